@@ -1,0 +1,47 @@
+#include "plugins/cpu/isa.h"
+
+#include <cstdlib>
+
+#include "plugins/cpu/kernels.h"
+
+namespace precast {
+
+namespace avx2 {
+extern const KernelTable kTable;
+}
+namespace avx512 {
+extern const KernelTable kTable;
+}
+
+bool isa_supported(const std::string& level) {
+  if (level == "avx2") {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+  }
+  if (level == "avx512") {
+    return isa_supported("avx2") && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
+  }
+  return false;
+}
+
+std::string isa_level() {
+  if (const char* forced = std::getenv("PRECAST_ISA"); forced != nullptr && *forced != '\0') {
+    kernel_table(forced);  // throws when it cannot run here
+    return forced;
+  }
+  for (const char* level : {"avx512", "avx2"}) {
+    if (isa_supported(level)) return level;
+  }
+  throw IsaError("this CPU lacks AVX2 and FMA, which precast's CPU target needs");
+}
+
+const KernelTable& kernel_table(const std::string& level) {
+  if (level != "avx2" && level != "avx512") {
+    throw IsaError("unknown ISA level \"" + level + "\"; the levels are avx2 and avx512");
+  }
+  if (!isa_supported(level)) throw IsaError("this CPU cannot run the ISA level " + level);
+  return level == "avx512" ? avx512::kTable : avx2::kTable;
+}
+
+}  // namespace precast

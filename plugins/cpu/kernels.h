@@ -1,0 +1,123 @@
+// The kernels that every ISA level provides: plain functions on raw pointers, single-threaded, one piece of work a call.
+// Who calls them splits the work (runtime/core/cpu_backend.*); who implements them lives in plugins/<op>/cpu/*.cpp.
+//
+// Bits. A row's result depends on the row alone: never on how many rows a call has, which panels or which pages it
+// covers, or on how the caller splits the work. Each kernel's comment states its reduction order.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace precast {
+
+using bf16_t = uint16_t;  // the upper half of an IEEE float32
+
+inline constexpr int kPanel = 16;           // output channels of a packed weight panel, on every level
+inline constexpr int kPageTokens = 32;      // tokens of a KV page
+inline constexpr int kContextSplit = 256;   // positions of one attention partial; a multiple of kPageTokens
+
+// ---- linear -------------------------------------------------------------------------------------------------------
+
+// What happens to y = x·Wᵀ (+ bias) before it is stored.
+enum class Epilogue : uint8_t {
+  none,      // y[row][n] = acc
+  add,       // y[row][n] = residual[row][n] + acc; residual has y's leading dimension and may be y itself
+  silu_mul,  // panels alternate gate, up: y[row][16·p + i] = silu(gate) · up for panel pair p; y has N/2 columns
+};
+
+struct LinearOut {
+  float* y;               // [rows][ldy], first row of the tile
+  int64_t ldy;
+  const float* bias;      // [N] in packed channel order, or null
+  const float* residual;  // [rows][ldy], first row of the tile; null unless Epilogue::add
+  Epilogue epilogue;
+};
+
+// Packed weights. N is a multiple of 16 (the packer pads; padded channels are zero and are written to y, whose ldy has
+// room). K is a multiple of 4 (int8) or 2 (bf16); the packer pads with zeros and activations are padded alike.
+struct LinearWeights {
+  const void* w;       // int8: [N/16][K/4][16][4], s8 on avx2, u8 = s8+128 on avx512; bf16: [N/16][K/2][16][2];
+                       // f32: [N/16][K][16]
+  const float* scale;  // [N], int8 only
+  int32_t n, k;
+  int32_t group;       // int8: activations are scaled per token and `group` columns of K; 0: per token (one group of K)
+};
+
+// A tile of at most tile_rows activation rows, quantized for an int8 linear.
+//   q [K/4][rows][4], scale [K/group][rows], sum [K/group][rows] = Σ q over the group
+// q = round-half-even(x / scale), scale = max|x| / 127 over the group (all-zero group: scale 0, q 0).
+struct QuantizedTile {
+  int8_t* q;
+  float* scale;
+  int32_t* sum;
+};
+
+// ---- attention ----------------------------------------------------------------------------------------------------
+
+enum class KvDType : uint8_t { f32, bf16 };
+
+// One KV page of one layer and one KV head: K as [head_size][kPageTokens] (tokens are vector lanes of the scores),
+// directly followed by V as [kPageTokens][head_size].
+inline constexpr int64_t kv_block_elements(int head_size) { return int64_t{2} * kPageTokens * head_size; }
+
+struct AttentionShape {
+  int32_t head_size;
+  int32_t heads_per_kv;  // query heads that share one KV head
+  float scale;           // multiplies q·k
+  KvDType kv_dtype;
+};
+
+// Query rows of one sequence and one KV head. Row r stands at absolute position first_position + r and sees the keys of
+// positions 0 … first_position + r, all of which lie in pages already.
+struct AttentionQuery {
+  const float* q;         // row r, head h at q + r·ldq + h·head_size
+  int64_t ldq;
+  int32_t rows;
+  int32_t first_position;
+  const void* const* pages;  // pages[j] holds positions 32j … 32j+31 of this layer and KV head
+};
+
+// Running softmax state of one (row, head): m the maximum, l the sum of exp(s − m), o[head_size] = Σ exp(s − m)·v.
+// Laid out as [rows·heads_per_kv] of {m, l, o[head_size]} floats, row-major (row, head).
+inline constexpr int64_t attention_partial_floats(int head_size) { return head_size + 2; }
+
+struct KernelTable {
+  const char* isa;
+
+  // --- linear. Reduction order, int8: integers exact inside a group; acc = fma(group scale, float(sum of group), acc) over
+  // groups in rising K; y = acc · scale[n]. bf16/f32: one accumulator per output, in rising K (bf16 on avx512: in pairs of
+  // K, x rounded to bf16). The result of a row is the same for every `rows`.
+  int32_t tile_rows_i8;     // rows of a full QuantizedTile
+  int32_t tile_rows_float;  // most rows in one call of linear_bf16 / linear_f32
+  // x [rows][ldx] → tile; rows ≤ tile_rows_i8. k as in LinearWeights, columns from `cols` (≤ k) on read as zero.
+  void (*quantize_tile)(const float* x, int64_t ldx, int rows, int cols, int k, int group, const QuantizedTile& out);
+  void (*linear_i8)(const LinearWeights& w, const QuantizedTile& x, int rows, int panel_begin, int panel_end,
+                    const LinearOut& out);
+  void (*linear_bf16)(const LinearWeights& w, const float* x, int64_t ldx, int rows, int panel_begin, int panel_end,
+                      const LinearOut& out);
+  void (*linear_f32)(const LinearWeights& w, const float* x, int64_t ldx, int rows, int panel_begin, int panel_end,
+                     const LinearOut& out);
+  // y[k] = row `channel` of packed weights, as float (the embedding gathers from a tied, packed head).
+  void (*gather_i8)(const LinearWeights& w, int channel, float* y);
+  void (*gather_bf16)(const LinearWeights& w, int channel, float* y);
+  void (*gather_f32)(const LinearWeights& w, int channel, float* y);
+
+  // --- one row of n: y = x · rsqrt(mean(x²) + eps) · gain (gain null: 1). y may be x.
+  void (*rms_norm)(const float* x, const float* gain, float eps, int n, float* y);
+
+  // --- rotates pairs (i, i + rotary_dim/2) of each of `heads` heads in place; cos, sin [rotary_dim/2].
+  void (*rope)(float* x, int heads, int head_size, int rotary_dim, const float* cos, const float* sin);
+
+  // --- writes k[head_size], v[head_size] to slot (0 … 31) of a KV block.
+  void (*kv_append)(const float* k, const float* v, int head_size, KvDType dtype, void* block, int slot);
+
+  // --- one context split (positions kContextSplit·split …) of the query rows → partial states. Rows that see nothing of the
+  // split get m = −inf, l = 0, o = 0. `scratch`: attention_scratch_floats(shape, rows) floats.
+  void (*attention_partial)(const AttentionShape& s, const AttentionQuery& q, int split, float* partial, float* scratch);
+  // state ← merge(state, partial) for `count` states; state of m = −inf is empty. Splits are merged in rising order.
+  void (*attention_merge)(int head_size, int count, float* state, const float* partial);
+  // out[head_size] = o / l.
+  void (*attention_finish)(int head_size, const float* state, float* out);
+  int64_t (*attention_scratch_floats)(const AttentionShape& s, int rows);
+};
+
+}  // namespace precast

@@ -1,0 +1,53 @@
+// The kernel table of the level that this file is compiled for. A new kernel is declared here and in kernels.h.
+#include "plugins/cpu/simd.h"
+
+namespace precast::PRECAST_LEVEL {
+
+// plugins/linear/cpu
+void quantize_tile(const float* x, int64_t ldx, int rows, int cols, int k, int group, const QuantizedTile& out);
+void linear_i8(const LinearWeights& w, const QuantizedTile& x, int rows, int panel_begin, int panel_end,
+               const LinearOut& out);
+void linear_bf16(const LinearWeights& w, const float* x, int64_t ldx, int rows, int panel_begin, int panel_end,
+                 const LinearOut& out);
+void linear_f32(const LinearWeights& w, const float* x, int64_t ldx, int rows, int panel_begin, int panel_end,
+                const LinearOut& out);
+void gather_i8(const LinearWeights& w, int channel, float* y);
+void gather_bf16(const LinearWeights& w, int channel, float* y);
+void gather_f32(const LinearWeights& w, int channel, float* y);
+// plugins/rms_norm/cpu
+void rms_norm(const float* x, const float* gain, float eps, int n, float* y);
+// plugins/rope/cpu
+void rope(float* x, int heads, int head_size, int rotary_dim, const float* cos, const float* sin);
+// plugins/kv_append/cpu
+void kv_append(const float* k, const float* v, int head_size, KvDType dtype, void* block, int slot);
+// plugins/paged_attention/cpu
+void attention_partial(const AttentionShape& s, const AttentionQuery& q, int split, float* partial, float* scratch);
+void attention_merge(int head_size, int count, float* state, const float* partial);
+void attention_finish(int head_size, const float* state, float* out);
+int64_t attention_scratch_floats(const AttentionShape& s, int rows);
+
+#define PRECAST_STRING2(x) #x
+#define PRECAST_STRING(x) PRECAST_STRING2(x)
+
+extern const KernelTable kTable;
+const KernelTable kTable = {
+    .isa = PRECAST_STRING(PRECAST_LEVEL),
+    .tile_rows_i8 = kTileRowsI8,
+    .tile_rows_float = kTileRowsFloat,
+    .quantize_tile = quantize_tile,
+    .linear_i8 = linear_i8,
+    .linear_bf16 = linear_bf16,
+    .linear_f32 = linear_f32,
+    .gather_i8 = gather_i8,
+    .gather_bf16 = gather_bf16,
+    .gather_f32 = gather_f32,
+    .rms_norm = rms_norm,
+    .rope = rope,
+    .kv_append = kv_append,
+    .attention_partial = attention_partial,
+    .attention_merge = attention_merge,
+    .attention_finish = attention_finish,
+    .attention_scratch_floats = attention_scratch_floats,
+};
+
+}  // namespace precast::PRECAST_LEVEL

@@ -1,0 +1,29 @@
+"""precast compiles Hugging Face language models ahead of time into engines and serves them with a lean C++ runtime.
+
+The public names load lazily: `import precast` itself imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from precast.runtime.llm import LLM, AsyncLLM, RequestOutput, SamplingParams
+
+_HOMES = {
+    "LLM": "precast.runtime.llm",
+    "AsyncLLM": "precast.runtime.llm",
+    "RequestOutput": "precast.runtime.llm",
+    "SamplingParams": "precast.runtime.llm",
+}
+
+__all__ = ["LLM", "AsyncLLM", "RequestOutput", "SamplingParams", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'precast' has no attribute {name!r}")

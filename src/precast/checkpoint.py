@@ -1,0 +1,182 @@
+"""The checkpoint format as code (docs/checkpoint-format.md): the one home of its keys and tensor names.
+
+`quantize` writes it, `builder` reads it; nothing else passes between them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from precast.errors import CheckpointError
+
+FORMAT = "precast-checkpoint"
+FORMAT_VERSION = 0
+
+# Largest config.json that is read: real ones are a few KiB; a bigger one is not a config.
+MAX_CONFIG_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """How weights and activations are quantized. `quant_algo` None: they are not."""
+
+    quant_algo: str | None = None
+    kv_cache_quant_algo: str | None = None
+    group_size: int | None = None
+    activation_group_size: int = 0
+    exclude_modules: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A decoder, described completely; the fields are the keys of config.json."""
+
+    architecture: str
+    dtype: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_size: int
+    max_position_embeddings: int
+    norm_epsilon: float
+    rotary_base: float
+    rotary_dim: int
+    rotary_scaling: dict[str, Any] | None = None
+    norm_gain_folded: bool = False
+    hidden_act: str = "silu"
+    qkv_bias: bool = False
+    dense_bias: bool = False
+    mlp_bias: bool = False
+    tie_word_embeddings: bool = False
+    quantization: Quantization = field(default_factory=Quantization)
+    rotation: dict[str, Any] | None = None
+    mapping: dict[str, int] = field(default_factory=lambda: {"world_size": 1, "tp_size": 1, "pp_size": 1})
+    pretrained_config: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def qkv_size(self) -> int:
+        """Rows of the merged q/k/v projection."""
+        return (self.num_attention_heads + 2 * self.num_key_value_heads) * self.head_size
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of config.json."""
+        from precast import __version__
+
+        head = {"format": FORMAT, "format_version": FORMAT_VERSION}
+        return head | {"producer": {"name": "precast", "version": __version__}} | asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], where: str) -> ModelConfig:
+        """Reads and checks config.json's content; `where` names the file in errors.
+
+        Raises CheckpointError for a foreign format or version, an unknown or missing key, and a value of a wrong type.
+        """
+        if value.get("format") != FORMAT:
+            raise CheckpointError(f"{where} is not a precast checkpoint; make one with `precast convert`")
+        if value.get("format_version") != FORMAT_VERSION:
+            raise CheckpointError(
+                f"{where} has checkpoint format version {value.get('format_version')!r}, this precast reads "
+                f"{FORMAT_VERSION}; convert the model again"
+            )
+        known = {f.name: f for f in fields(cls)}
+        given = {k: v for k, v in value.items() if k not in ("format", "format_version", "producer")}
+        if unknown := sorted(set(given) - set(known)):
+            raise CheckpointError(f"{where} has unknown keys: {', '.join(unknown)}")
+        try:
+            quantization = dict(given.pop("quantization", {}))
+            quantization["exclude_modules"] = tuple(quantization.get("exclude_modules", ()))
+            config = cls(**given, quantization=Quantization(**quantization))
+        except (TypeError, ValueError) as error:
+            raise CheckpointError(f"{where} is not a complete checkpoint config: {error}") from None
+        _check(config, where)
+        return config
+
+
+def _check(config: ModelConfig, where: str) -> None:
+    for name in (
+        "vocab_size",
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_size",
+        "max_position_embeddings",
+        "rotary_dim",
+    ):
+        number = getattr(config, name)
+        if type(number) is not int or not 0 < number < 1 << 31:
+            raise CheckpointError(f"{where}: {name} must be a positive integer, not {number!r}")
+    if config.num_attention_heads % config.num_key_value_heads:
+        raise CheckpointError(f"{where}: num_attention_heads must be a multiple of num_key_value_heads")
+    if config.rotary_dim % 2 or config.rotary_dim > config.head_size:
+        raise CheckpointError(f"{where}: rotary_dim must be even and at most head_size")
+    if config.dtype not in ("float32", "bfloat16"):
+        raise CheckpointError(f"{where}: dtype must be float32 or bfloat16, not {config.dtype!r}")
+    if config.quantization.quant_algo not in (None, "W8A8_DYNAMIC"):
+        raise CheckpointError(f"{where}: quant_algo {config.quantization.quant_algo!r} is unknown to this precast")
+
+
+def read_config(folder: Path) -> ModelConfig:
+    """Reads `folder`/config.json. Raises CheckpointError when it is missing, too large, not JSON, or not ours."""
+    path = folder / "config.json"
+    try:
+        if path.stat().st_size > MAX_CONFIG_BYTES:
+            raise CheckpointError(f"{path} is larger than {MAX_CONFIG_BYTES >> 20} MiB: not a config")
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise CheckpointError(f"{folder} has no config.json: not a checkpoint") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from None
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} must hold a JSON object")
+    return ModelConfig.from_json(value, str(path))
+
+
+def tensor_shapes(config: ModelConfig) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Every tensor of a checkpoint with this config: name → (safetensors dtype, shape). No more, no less is stored."""
+    from fnmatch import fnmatchcase
+
+    dtype = {"float32": "F32", "bfloat16": "BF16"}[config.dtype]
+    h, i = config.hidden_size, config.intermediate_size
+    heads = config.num_attention_heads * config.head_size
+    out: dict[str, tuple[str, tuple[int, ...]]] = {}
+
+    def linear(module: str, n: int, k: int, bias: bool) -> None:
+        excluded = any(fnmatchcase(module, pattern) for pattern in config.quantization.exclude_modules)
+        if config.quantization.quant_algo is not None and not excluded:
+            out[f"{module}.weight"] = ("I8", (n, k))
+            out[f"{module}.per_channel_scale"] = ("F32", (n,))
+        else:
+            out[f"{module}.weight"] = (dtype, (n, k))
+        if bias:
+            out[f"{module}.bias"] = (dtype, (n,))
+
+    def norm(module: str) -> None:
+        if not config.norm_gain_folded:
+            out[f"{module}.weight"] = (dtype, (h,))
+
+    if config.tie_word_embeddings:
+        linear("transformer.vocab_embedding", config.vocab_size, h, False)
+    else:
+        out["transformer.vocab_embedding.weight"] = (dtype, (config.vocab_size, h))
+    for layer in range(config.num_hidden_layers):
+        prefix = f"transformer.layers.{layer}."
+        norm(prefix + "input_layernorm")
+        linear(prefix + "attention.qkv", config.qkv_size, h, config.qkv_bias)
+        linear(prefix + "attention.dense", h, heads, config.dense_bias)
+        norm(prefix + "post_layernorm")
+        linear(prefix + "mlp.fc", i, h, config.mlp_bias)
+        linear(prefix + "mlp.gate", i, h, config.mlp_bias)
+        linear(prefix + "mlp.proj", h, i, config.mlp_bias)
+    norm("transformer.ln_f")
+    if not config.tie_word_embeddings:
+        linear("lm_head", config.vocab_size, h, False)
+    return out

@@ -1,0 +1,106 @@
+"""Writing that survives a kill: a file or folder appears whole, by one rename, or not at all.
+
+All writes of checkpoints, engines and cache entries go through this module, so one place can inject faults
+(tests replace `fsync` and `replace` here) and one place decides what "atomic" means.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+def fsync(fd: int) -> None:
+    """Flushes a file descriptor to the device."""
+    os.fsync(fd)
+
+
+def replace(source: Path, target: Path) -> None:
+    """Renames `source` to `target`; a folder target must be absent or empty, a file target is replaced."""
+    os.replace(source, target)
+
+
+def fsync_path(path: Path) -> None:
+    """Flushes a file or a folder's entries to the device."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Writes and flushes one file (not atomic on its own: for files inside a `new_folder`)."""
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        fsync(file.fileno())
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes `value` as indented JSON with a final newline; see `write_bytes`."""
+    write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
+
+
+@contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """Yields a temporary folder beside `target` that becomes `target` by one rename when the block succeeds.
+
+    An existing `target` is moved aside first and removed after the rename. When the block raises, the temporary folder
+    is removed and `target` stays as it was. After a kill only a folder named `.<name>.tmp-*` may be left, which
+    nothing ever loads and the next `new_folder` for the same target sweeps when its maker is gone.
+    """
+    target = target.absolute()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _sweep(target)
+    work = Path(tempfile.mkdtemp(prefix=f".{target.name}.tmp-{os.getpid()}-", dir=target.parent))
+    try:
+        yield work
+        for path in sorted(work.rglob("*")):
+            if path.is_dir():
+                fsync_path(path)
+        fsync_path(work)
+        work.chmod(0o755)
+        if target.exists():
+            aside = work.with_name(work.name + ".old")
+            replace(target, aside)
+            replace(work, target)
+            fsync_path(target.parent)
+            shutil.rmtree(aside, ignore_errors=True)
+        else:
+            replace(work, target)
+            fsync_path(target.parent)
+    except BaseException:
+        shutil.rmtree(work, ignore_errors=True)
+        aside = work.with_name(work.name + ".old")
+        if aside.exists() and not target.exists():
+            os.replace(aside, target)
+        raise
+
+
+def _sweep(target: Path) -> None:
+    """Removes temporary folders of `target` whose makers no longer run; restores one that was moved aside mid-swap."""
+    for path in target.parent.glob(f".{target.name}.tmp-*"):
+        pid = path.name.removeprefix(f".{target.name}.tmp-").split("-")[0]
+        if not pid.isdigit() or _alive(int(pid)):
+            continue
+        if path.name.endswith(".old") and not target.exists():
+            os.replace(path, target)
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
