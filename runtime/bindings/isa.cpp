@@ -1,0 +1,16 @@
+#include "plugins/cpu/isa.h"
+
+#include <nanobind/stl/string.h>
+
+#include "runtime/bindings/bindings.h"
+
+namespace precast {
+
+void bind_isa(nanobind::module_& m) {
+  namespace nb = nanobind;
+  nb::exception<IsaError>(m, "IsaError");
+  m.def("isa_level", &isa_level, "The best ISA level of this CPU, or the one that PRECAST_ISA names.");
+  m.def("isa_supported", &isa_supported, nb::arg("level"), "True when this CPU can run `level`.");
+}
+
+}  // namespace precast

@@ -1,0 +1,15 @@
+// The native module: `precast._native` with the submodules `kernels` (for tests and the builder) and `runtime`.
+#include <nanobind/nanobind.h>
+
+#include "runtime/bindings/bindings.h"
+
+NB_MODULE(_native, m) {
+  m.doc() = "precast's C++ core";
+  nanobind::module_ kernels = m.def_submodule("kernels", "CPU kernels, one table per ISA level");
+  precast::bind_isa(kernels);
+  precast::bind_linear_kernels(kernels);
+  precast::bind_attention_kernels(kernels);
+  nanobind::module_ runtime = m.def_submodule("runtime", "Engines, requests and the loop");
+  precast::bind_engine(runtime);
+  precast::bind_executor(runtime);
+}
