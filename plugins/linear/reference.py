@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from precast.plugins.quantize.reference import quantize
 
 Array = npt.NDArray[Any]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -140,18 +141,21 @@ def read_config(folder: Path) -> ModelConfig:
     return ModelConfig.from_json(value, str(path))
 
 
+def is_quantized(config: ModelConfig, module: str) -> bool:
+    """Whether the linear `module` is stored quantized."""
+    excluded = any(fnmatchcase(module, pattern) for pattern in config.quantization.exclude_modules)
+    return config.quantization.quant_algo is not None and not excluded
+
+
 def tensor_shapes(config: ModelConfig) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Every tensor of a checkpoint with this config: name → (safetensors dtype, shape). No more, no less is stored."""
-    from fnmatch import fnmatchcase
-
     dtype = {"float32": "F32", "bfloat16": "BF16"}[config.dtype]
     h, i = config.hidden_size, config.intermediate_size
     heads = config.num_attention_heads * config.head_size
     out: dict[str, tuple[str, tuple[int, ...]]] = {}
 
     def linear(module: str, n: int, k: int, bias: bool) -> None:
-        excluded = any(fnmatchcase(module, pattern) for pattern in config.quantization.exclude_modules)
-        if config.quantization.quant_algo is not None and not excluded:
+        if is_quantized(config, module):
             out[f"{module}.weight"] = ("I8", (n, k))
             out[f"{module}.per_channel_scale"] = ("F32", (n,))
         else:

@@ -1,7 +1,7 @@
 """Writing that survives a kill: a file or folder appears whole, by one rename, or not at all.
 
 All writes of checkpoints, engines and cache entries go through this module, so one place can inject faults
-(tests replace `fsync` and `replace` here) and one place decides what "atomic" means.
+(tests replace `write`, `fsync` and `replace` here) and one place decides what "atomic" means.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 
 def fsync(fd: int) -> None:
@@ -35,10 +35,20 @@ def fsync_path(path: Path) -> None:
         os.close(fd)
 
 
+def create(path: Path) -> BinaryIO:
+    """Opens a new file for writing; an existing one is an error."""
+    return open(path, "xb")
+
+
+def write(file: BinaryIO, data: bytes | memoryview) -> None:
+    """Writes all of `data` to an open file."""
+    file.write(data)
+
+
 def write_bytes(path: Path, data: bytes) -> None:
     """Writes and flushes one file (not atomic on its own: for files inside a `new_folder`)."""
-    with open(path, "wb") as file:
-        file.write(data)
+    with create(path) as file:
+        write(file, data)
         file.flush()
         fsync(file.fileno())
 

@@ -1,6 +1,7 @@
 """Fixtures of the kernel tests."""
 
 import pytest
+
 from precast._native import kernels
 
 

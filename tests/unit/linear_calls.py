@@ -7,6 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+
 from precast._native import kernels
 from precast.plugins.linear.layout import INT8_TAG, pack
 

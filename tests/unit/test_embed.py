@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from linear_calls import BF16, PackedLinear, random_weight
+
 from precast._native import kernels
 from precast.plugins.embed.reference import embed
 

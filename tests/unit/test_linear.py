@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from linear_calls import BF16, PackedLinear, quantize_tile, random_weight
+
 from precast._native import kernels
 from precast.plugins.linear import reference
 from precast.plugins.linear.layout import INT8_TAG, interleave_gate_up, pack

@@ -3,6 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
+
 from precast.plugins.linear.layout import LAYOUTS, interleave_gate_up, pack, padded_shape, unpack
 
 

@@ -1,0 +1,213 @@
+"""The engine file (docs/engine-format.md): a streaming writer, and a reader that trusts nothing.
+
+The C++ twin of the reader is runtime/core/engine_file.cpp.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from precast import files
+from precast.errors import EngineError
+
+MAGIC = b"PRECAST\0"
+FORMAT_VERSION = 0
+HEADER = struct.Struct("<8sIIQQQI16xI")
+HEADER_BYTES = 64
+CHECKSUM_BLOCK = 4 << 20
+"""Bytes under one checksum: small enough to name the place of damage, large enough that the table stays short."""
+
+HUGE_PAGE = 2 << 20
+MAX_SECTIONS = 1 << 16
+MAX_TABLE_BYTES = 64 << 20
+
+assert HEADER.size == HEADER_BYTES
+
+
+@dataclass(frozen=True)
+class Section:
+    """One entry of the section table. `offset` and `length` in bytes; one CRC-32 per block of CHECKSUM_BLOCK bytes."""
+
+    name: str
+    tag: str
+    offset: int
+    length: int
+    checksums: tuple[int, ...]
+
+
+def aligned(offset: int, length: int) -> int:
+    """The next place at or behind `offset` where a section of `length` bytes may start."""
+    step = HUGE_PAGE if length >= HUGE_PAGE else 64
+    return -(-offset // step) * step
+
+
+def _table_entry(section: Section) -> bytes:
+    name, tag = section.name.encode(), section.tag.encode()
+    head = struct.pack("<H", len(name)) + name + struct.pack("<H", len(tag)) + tag
+    checksums = np.asarray(section.checksums, "<u4").tobytes()
+    return head + struct.pack("<QQI", section.offset, section.length, CHECKSUM_BLOCK) + checksums
+
+
+class EngineWriter:
+    """Writes one engine file, section after section.
+
+    The names, tags and lengths of all sections come first, since the table lies before the data; `add` then takes
+    them in that order. Nothing is valid before `close`, which writes the header last.
+    """
+
+    def __init__(self, path: Path, plan: list[tuple[str, str, int]]) -> None:
+        """`plan`: (name, layout tag, length in bytes) of every section. Raises ValueError for a name given twice."""
+        if len({name for name, _, _ in plan}) != len(plan) or not 0 < len(plan) <= MAX_SECTIONS:
+            raise ValueError("section names must be unique, and there must be one to 65,536 of them")
+        blank = [Section(n, t, 0, length, (0,) * -(-length // CHECKSUM_BLOCK)) for n, t, length in plan]
+        self._table_bytes = sum(len(_table_entry(s)) for s in blank)
+        place = HEADER_BYTES + self._table_bytes
+        self._planned: list[Section] = []
+        for section in blank:
+            place = aligned(place, section.length)
+            self._planned.append(Section(section.name, section.tag, place, section.length, section.checksums))
+            place += section.length
+        self.size = place
+        self._written: list[Section] = []
+        self._file = files.create(path)
+
+    def add(self, name: str, data: npt.NDArray[Any] | bytes) -> None:
+        """Writes the next section. Raises ValueError when name or length is not what was announced."""
+        section = self._planned[len(self._written)]
+        raw = data if isinstance(data, bytes) else np.ascontiguousarray(data).reshape(-1).view(np.uint8).data
+        view = memoryview(raw)
+        if section.name != name or section.length != len(view):
+            raise ValueError(f"section {name} ({len(view)} bytes) is not the announced {section}")
+        self._file.seek(section.offset)
+        checksums = []
+        for start in range(0, len(view), CHECKSUM_BLOCK):
+            block = view[start : start + CHECKSUM_BLOCK]
+            checksums.append(zlib.crc32(block))
+            files.write(self._file, block)
+        self._written.append(Section(name, section.tag, section.offset, section.length, tuple(checksums)))
+
+    def close(self) -> None:
+        """Writes table and header and flushes. Raises ValueError when announced sections are missing."""
+        if len(self._written) != len(self._planned):
+            raise ValueError(f"section {self._planned[len(self._written)].name} was announced and not written")
+        table = b"".join(_table_entry(s) for s in self._written)
+        head = (MAGIC, FORMAT_VERSION, len(self._written), self.size, HEADER_BYTES, len(table), zlib.crc32(table))
+        header = HEADER.pack(*head, 0)
+        self._file.truncate(self.size)
+        self._file.seek(HEADER_BYTES)
+        files.write(self._file, table)
+        self._file.seek(0)
+        files.write(self._file, header[:60] + struct.pack("<I", zlib.crc32(header[:60])))
+        self._file.flush()
+        files.fsync(self._file.fileno())
+        self._file.close()
+
+    def abort(self) -> None:
+        """Closes the file as it is; without its header nothing reads it."""
+        self._file.close()
+
+
+class EngineFile:
+    """A mapped engine file: the checked section table, and the bytes behind it."""
+
+    def __init__(self, path: Path, data: mmap.mmap, sections: dict[str, Section]) -> None:
+        self.path = path
+        self._data = data
+        self.sections = sections
+
+    @classmethod
+    def open(cls, path: Path) -> EngineFile:
+        """Maps a file and checks its header and section table; weights stay untouched.
+
+        Raises EngineError, with one sentence, for anything that is not as docs/engine-format.md says.
+        """
+        try:
+            with open(path, "rb") as file:
+                size = file.seek(0, 2)
+                if size < HEADER_BYTES:
+                    raise EngineError(f"{path} is not an engine: {size} bytes are too few")
+                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise EngineError(f"{path} cannot be read: {error.strerror}") from None
+        return cls(path, data, _read_table(path, data))
+
+    def bytes(self, name: str) -> memoryview:
+        """The bytes of a section. Raises EngineError when there is no such section."""
+        if name not in self.sections:
+            raise EngineError(f"{self.path} has no section {name}")
+        section = self.sections[name]
+        return memoryview(self._data)[section.offset : section.offset + section.length]
+
+    def damage(self) -> Iterator[tuple[str, int, str | None]]:
+        """Reads every block: yields (section, bytes read, None, or what is wrong with it) section by section."""
+        for section in self.sections.values():
+            wrong = None
+            view = self.bytes(section.name)
+            for i, expected in enumerate(section.checksums):
+                block = view[i * CHECKSUM_BLOCK : (i + 1) * CHECKSUM_BLOCK]
+                if wrong is None and zlib.crc32(block) != expected:
+                    wrong = f"checksum mismatch in section {section.name} at byte {section.offset + i * CHECKSUM_BLOCK}"
+            yield section.name, section.length, wrong
+
+
+def _read_table(path: Path, data: mmap.mmap) -> dict[str, Section]:
+    header = data[:HEADER_BYTES]
+    magic, version, count, size, table_at, table_bytes, table_crc, header_crc = HEADER.unpack(header)
+    if magic != MAGIC:
+        raise EngineError(f"{path} is not an engine file")
+    if version != FORMAT_VERSION:
+        raise EngineError(f"{path} has engine format {version}, this precast reads {FORMAT_VERSION}; build it again")
+    if zlib.crc32(header[:60]) != header_crc:
+        raise EngineError(f"{path} is damaged: the header's checksum does not match")
+    if size != len(data):
+        raise EngineError(f"{path} is truncated or grew: the header says {size} bytes, the file has {len(data)}")
+    if table_at != HEADER_BYTES or table_bytes > min(size - HEADER_BYTES, MAX_TABLE_BYTES):
+        raise EngineError(f"{path} is damaged: the section table lies outside the file")
+    table = data[table_at : table_at + table_bytes]
+    if zlib.crc32(table) != table_crc:
+        raise EngineError(f"{path} is damaged: the section table's checksum does not match")
+    try:
+        sections = _parse_table(table, count, size, HEADER_BYTES + table_bytes)
+    except (struct.error, UnicodeDecodeError, ValueError) as error:
+        raise EngineError(f"{path} is damaged: bad section table ({error})") from None
+    return sections
+
+
+def _parse_table(table: bytes, count: int, size: int, data_from: int) -> dict[str, Section]:
+    place, end = 0, data_from
+    sections: dict[str, Section] = {}
+
+    def text() -> str:
+        nonlocal place
+        (length,) = struct.unpack_from("<H", table, place)
+        raw = table[place + 2 : place + 2 + length]
+        if len(raw) != length:
+            raise ValueError("a name runs over the end")
+        place += 2 + length
+        return raw.decode()
+
+    for _ in range(count):
+        name, tag = text(), text()
+        offset, length, block = struct.unpack_from("<QQI", table, place)
+        place += 20
+        blocks = -(-length // CHECKSUM_BLOCK)
+        if block != CHECKSUM_BLOCK or offset % 64 or offset < end or length > size or offset > size - length:
+            raise ValueError(f"section {name!r} lies outside the file, or over another")
+        checksums = struct.unpack_from(f"<{blocks}I", table, place)
+        place += 4 * blocks
+        if name in sections:
+            raise ValueError(f"section {name!r} stands twice")
+        sections[name] = Section(name, tag, offset, length, checksums)
+        end = offset + length
+    if place != len(table):
+        raise ValueError("bytes are left over")
+    return sections

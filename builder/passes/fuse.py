@@ -1,0 +1,68 @@
+"""Passes that join neighbouring ops which one kernel runs in one sweep."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from precast.builder.graph import Graph, Op, Value
+
+
+def _makers(graph: Graph) -> dict[Value, Op]:
+    return {value: op for op in graph.ops for value in op.outputs}
+
+
+def merge_gate_up(graph: Graph) -> Graph:
+    """linear(fc), linear(gate), gated_activation → one linear over both, whose epilogue is silu(gate)·up.
+
+    One sweep over the activations instead of two, and the two wide intermediate values never reach memory.
+    """
+    makers, uses = _makers(graph), graph.uses()
+    gone: set[int] = set()
+    merged: dict[int, Op] = {}
+    for op in graph.ops:
+        if op.kind != "gated_activation":
+            continue
+        gate, up = (makers[v] for v in op.inputs)
+        alike = gate.kind == up.kind == "linear" and gate.inputs == up.inputs
+        if not alike or any(uses[v] != 1 for v in op.inputs):
+            continue
+        n = 2 * op.outputs[0].columns
+        attributes = gate.attributes | {"n": n, "epilogue": "silu_mul"}
+        merged[id(op)] = Op("linear", gate.inputs, op.outputs, gate.modules + up.modules, attributes)
+        gone |= {id(gate), id(up)}
+    return Graph(tuple(merged.get(id(op), op) for op in graph.ops if id(op) not in gone))
+
+
+def fuse_add(graph: Graph) -> Graph:
+    """add(x, linear(y)) → linear(y, x) with the residual x added in the epilogue."""
+    makers, uses = _makers(graph), graph.uses()
+    fused: dict[int, Op] = {}
+    gone: set[int] = set()
+    for op in graph.ops:
+        if op.kind != "add":
+            continue
+        residual, y = op.inputs
+        maker = makers[y]
+        if maker.kind == "linear" and maker.attributes["epilogue"] == "none" and uses[y] == 1:
+            attributes = maker.attributes | {"epilogue": "add"}
+            fused[id(op)] = replace(maker, inputs=(*maker.inputs, residual), outputs=op.outputs, attributes=attributes)
+            gone.add(id(maker))
+    return Graph(tuple(fused.get(id(op), op) for op in graph.ops if id(op) not in gone))
+
+
+def fuse_rope_kv_append(graph: Graph) -> Graph:
+    """kv_append(rope(qkv)) → rope_kv_append(qkv): keys are rotated on their way into the pages."""
+    makers, uses = _makers(graph), graph.uses()
+    gone = {
+        id(makers[op.inputs[0]])
+        for op in graph.ops
+        if op.kind == "kv_append" and makers[op.inputs[0]].kind == "rope" and uses[op.inputs[0]] == 1
+    }
+    ops = []
+    for op in graph.ops:
+        if id(op) in gone:
+            continue
+        if op.kind == "kv_append" and id(makers[op.inputs[0]]) in gone:
+            op = replace(op, kind="rope_kv_append", inputs=makers[op.inputs[0]].inputs)
+        ops.append(op)
+    return Graph(tuple(ops))
