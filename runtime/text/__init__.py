@@ -1,0 +1,1 @@
+"""Text in and out: tokenizers, chat templates, and the bytes of tokens. A leaf: anyone may import it."""

@@ -1,0 +1,96 @@
+"""Inverse frequencies of rotary embeddings, fixed at build.
+
+Computed in float32 in the order that transformers computes them, so that angles agree to the last bit.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from precast.checkpoint import ModelConfig
+from precast.errors import BuildError
+
+F32 = npt.NDArray[np.float32]
+
+
+def inverse_frequencies(config: ModelConfig, max_seq_len: int) -> tuple[F32, float]:
+    """→ (inverse frequencies f32 [rotary_dim/2] in radians a position, factor that multiplies cos and sin).
+
+    `dynamic` depends on the length; it is fixed for `max_seq_len`. Raises BuildError for an unknown scaling type.
+    """
+    scaling = config.rotary_scaling or {}
+    kind = scaling.get("type", "default")
+    plain = _plain(config.rotary_base, config.rotary_dim)
+    try:
+        match kind:
+            case "default":
+                return plain, 1.0
+            case "linear":
+                return (plain / np.float32(scaling["factor"])).astype(np.float32), 1.0
+            case "dynamic":
+                return _dynamic(config, scaling, max_seq_len), 1.0
+            case "llama3":
+                return _llama3(plain, scaling), 1.0
+            case "yarn":
+                return _yarn(config, scaling)
+    except KeyError as error:
+        raise BuildError(f"rotary_scaling of type {kind} lacks {error}") from None
+    raise BuildError(f"rotary_scaling type {kind!r} is not supported; default, linear, dynamic, llama3 and yarn are")
+
+
+def _plain(base: float, dim: int) -> F32:
+    exponent = np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim)
+    return (np.float32(1) / np.power(np.float32(base), exponent)).astype(np.float32)
+
+
+def _dynamic(config: ModelConfig, scaling: dict[str, Any], max_seq_len: int) -> F32:
+    """NTK-aware scaling of the base, for a sequence of max_seq_len tokens."""
+    dim, factor, limit = config.rotary_dim, scaling["factor"], config.max_position_embeddings
+    length = max(max_seq_len, limit)
+    base = config.rotary_base * ((factor * length / limit) - (factor - 1)) ** (dim / (dim - 2))
+    return _plain(base, dim)
+
+
+def _llama3(plain: F32, scaling: dict[str, Any]) -> F32:
+    """Llama 3.1: long wavelengths are divided by the factor, short ones kept, those between blended."""
+    factor, original = scaling["factor"], scaling["original_max_position_embeddings"]
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    wavelength = np.float32(2 * math.pi) / plain
+    scaled = np.where(wavelength > original / low, plain / np.float32(factor), plain)
+    smooth = (np.float32(original) / wavelength - np.float32(low)) / np.float32(high - low)
+    blended = (1 - smooth) * scaled / np.float32(factor) + smooth * scaled
+    between = (wavelength >= original / high) & (wavelength <= original / low)
+    return np.where(between, blended, scaled).astype(np.float32)
+
+
+def _yarn(config: ModelConfig, scaling: dict[str, Any]) -> tuple[F32, float]:
+    """YaRN (Peng et al., 2023, arXiv:2309.00071): per-dimension blend of interpolation and extrapolation."""
+    dim, base, factor = config.rotary_dim, config.rotary_base, scaling["factor"]
+    original = scaling.get("original_max_position_embeddings") or config.max_position_embeddings
+    mscale, mscale_all = scaling.get("mscale"), scaling.get("mscale_all_dim")
+
+    def get_mscale(scale: float, m: float = 1.0) -> float:
+        return 1.0 if scale <= 1 else 0.1 * m * math.log(scale) + 1.0
+
+    attention = scaling.get("attention_factor")
+    if attention is None:
+        both = mscale and mscale_all
+        attention = get_mscale(factor, mscale) / get_mscale(factor, mscale_all) if both else get_mscale(factor)
+
+    def correction(rotations: float) -> float:
+        return (dim * math.log(original / (rotations * 2 * math.pi))) / (2 * math.log(base))
+
+    low, high = correction(scaling.get("beta_fast") or 32), correction(scaling.get("beta_slow") or 1)
+    if scaling.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    high = high + 0.001 if low == high else high
+    power = np.power(np.float32(base), np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim))
+    extrapolated, interpolated = np.float32(1) / power, np.float32(1) / (np.float32(factor) * power)
+    ramp = np.clip((np.arange(dim // 2, dtype=np.float32) - np.float32(low)) / np.float32(high - low), 0, 1)
+    keep = (1 - ramp).astype(np.float32)
+    return (interpolated * (1 - keep) + extrapolated * keep).astype(np.float32), float(attention)
