@@ -102,7 +102,7 @@ inline __m256 fold_max(F32 x) { return x; }
 #if defined(PRECAST_ISA_AVX512)
 inline constexpr int kTileRowsI8 = 12, kTileRowsFloat = 12;
 #else
-inline constexpr int kTileRowsI8 = 4, kTileRowsFloat = 4;
+inline constexpr int kTileRowsI8 = 6, kTileRowsFloat = 6;
 #endif
 
 // Sum and maximum over the lanes, always in the same order.

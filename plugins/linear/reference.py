@@ -41,7 +41,9 @@ def linear_int8(x: Array, weight_int8: Array, scale: Array, group: int, bias: Ar
             # An FMA: the product of two f32 is exact in f64, and the sum is rounded once to f64 and once to f32.
             acc = (activation_scale[..., g, None].astype(np.float64) * sums + acc).astype(np.float32)
         y: F32 = acc * np.asarray(scale, np.float32)
-        return y if bias is None else y + np.asarray(bias, np.float32)
+        if bias is not None:
+            y = y + np.asarray(bias, np.float32)
+    return y
 
 
 def silu_mul(gate: Array, up: Array) -> F32:

@@ -1,0 +1,231 @@
+// Speed of the linears of one ISA level beside the machine's limits, measured in the same run.
+//   linear_bench [LEVEL] [THREADS] [KIND ...]      kinds: i8 (per token), i8g32, i8g64, i8g128, bf16, f32
+// The shapes are those of a 1-B Llama. One row prints the weight's GB/s, several rows print GOPS (2 operations a
+// product) and tokens/s of all its layers; each linear runs over copies of its weight that together exceed the caches.
+#include <immintrin.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "plugins/cpu/isa.h"
+#include "plugins/cpu/kernels.h"
+
+namespace {
+
+using precast::KernelTable;
+using precast::kPanel;
+using precast::LinearOut;
+using precast::LinearWeights;
+using precast::QuantizedTile;
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+// Zeroed memory in huge pages where the system has them.
+struct Pages {
+  explicit Pages(size_t bytes) : size(bytes) {
+    data = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED) std::exit((std::perror("mmap"), 1));
+    madvise(data, size, MADV_HUGEPAGE);
+  }
+  Pages(const Pages&) = delete;
+  ~Pages() { munmap(data, size); }
+  void* data;
+  size_t size;
+};
+
+// Calls work(i) for i in [0, count) from several threads.
+template <typename Work>
+void in_parallel(int threads, int count, const Work& work) {
+  std::atomic<int> next{0};
+  const auto run = [&] {
+    for (int i; (i = next.fetch_add(1)) < count;) work(i);
+  };
+  std::vector<std::thread> others;
+  for (int t = 1; t < threads; ++t) others.emplace_back(run);
+  run();
+  for (std::thread& t : others) t.join();
+}
+
+template <typename Work>
+double median_seconds(int repeats, const Work& work) {
+  std::vector<double> seconds;
+  for (int i = 0; i < repeats; ++i) {
+    const double start = now();
+    work();
+    seconds.push_back(now() - start);
+  }
+  std::nth_element(seconds.begin(), seconds.begin() + repeats / 2, seconds.end());
+  return seconds[static_cast<size_t>(repeats) / 2];
+}
+
+__attribute__((target("avx2"))) void read_all(const char* p, size_t bytes) {
+  __m256i sum = _mm256_setzero_si256();
+  for (size_t i = 0; i < bytes; i += 128) {
+    for (size_t j = 0; j < 128; j += 32) {
+      sum = _mm256_xor_si256(sum, _mm256_load_si256(reinterpret_cast<const __m256i*>(p + i + j)));
+    }
+    _mm_prefetch(p + i + 2048, _MM_HINT_T0);
+    _mm_prefetch(p + i + 2112, _MM_HINT_T0);
+  }
+  asm volatile("" ::"x"(sum));
+}
+
+double read_gb_per_second(int threads) {
+  constexpr size_t kChunk = size_t{1} << 20, kChunks = 256;
+  const Pages memory(kChunk * kChunks);
+  std::memset(memory.data, 1, memory.size);
+  const double s = median_seconds(5, [&] {
+    in_parallel(threads, kChunks,
+                [&](int i) { read_all(static_cast<const char*>(memory.data) + size_t(i) * kChunk, kChunk); });
+  });
+  return static_cast<double>(memory.size) / s / 1e9;
+}
+
+__attribute__((target("avx2,fma"))) void multiply_add(int count) {
+  __m256 a[10];
+  for (int i = 0; i < 10; ++i) a[i] = _mm256_set1_ps(static_cast<float>(i));
+  const __m256 x = _mm256_set1_ps(1e-3f);
+  for (int n = 0; n < count; ++n) {
+#pragma GCC unroll 10
+    for (int i = 0; i < 10; ++i) {
+      a[i] = _mm256_fmadd_ps(a[i], x, x);
+      asm volatile("" : "+x"(a[i]));
+    }
+  }
+}
+
+// The peak of 256-bit FMAs in registers.
+double fma_gflops(int threads) {
+  constexpr int kCount = 4'000'000;
+  const double s = median_seconds(3, [&] { in_parallel(threads, threads, [&](int) { multiply_add(kCount); }); });
+  return 2.0 * 8 * 10 * kCount * threads / s / 1e9;
+}
+
+struct Kind {
+  const char* name;
+  double weight_bytes;
+  bool quantized;
+  int group;
+};
+constexpr Kind kKinds[] = {{"i8", 1, true, 0},       {"i8g32", 1, true, 32}, {"i8g64", 1, true, 64},
+                           {"i8g128", 1, true, 128}, {"bf16", 2, false, 0},  {"f32", 4, false, 0}};
+
+struct Shape {
+  int n, k, calls;
+};
+constexpr Shape kShapes[] = {{2048, 2048, 1}, {3072, 2048, 1}, {16384, 2048, 1}, {2048, 8192, 1}};
+constexpr int kLayers = 16;
+
+struct Activations {
+  std::vector<float> x;
+  std::vector<int8_t> q;
+  std::vector<float> scale;
+  std::vector<int32_t> sum;
+};
+
+// Rows split evenly over as few tiles as hold them.
+std::vector<int> tiles_of(int rows, int most) {
+  const int tiles = (rows + most - 1) / most;
+  std::vector<int> first{0};
+  for (int t = 0; t < tiles; ++t) first.push_back(first.back() + rows / tiles + (t < rows % tiles));
+  return first;
+}
+
+// Seconds of one linear of `rows` rows.
+double linear_seconds(const KernelTable& table, const Kind& kind, const Shape& shape, int rows, int threads,
+                      size_t block_bytes) {
+  const auto [n, k, calls] = shape;
+  const auto weight_bytes = static_cast<size_t>(kind.weight_bytes * n * k);
+  const size_t copies = std::max<size_t>(1, size_t{160'000'000} / weight_bytes);
+  const Pages weight(weight_bytes * copies);
+  if (kind.quantized) {
+    uint64_t state = 1;
+    for (size_t i = 0; i < weight.size / 8; ++i) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      static_cast<uint64_t*>(weight.data)[i] = (state ^ state >> 29) & 0x7E7E7E7E7E7E7E7Eu;
+    }
+  } else {
+    std::memset(weight.data, 0x3C, weight.size);  // small positive numbers, of bf16 and f32 alike
+  }
+  const std::vector<float> weight_scale(static_cast<size_t>(n), 0.01f);
+  Activations a;
+  a.x.resize(static_cast<size_t>(rows) * k);
+  for (size_t i = 0; i < a.x.size(); ++i) a.x[i] = static_cast<float>(i * 37 % 255) - 127;
+  const int groups = kind.group == 0 ? 1 : k / kind.group;
+  a.q.resize(a.x.size());
+  a.scale.resize(static_cast<size_t>(rows) * groups);
+  a.sum.resize(a.scale.size());
+  const std::vector<int> tiles = tiles_of(rows, kind.quantized ? table.tile_rows_i8 : table.tile_rows_float);
+  const auto tile = [&](int row) {
+    return QuantizedTile{a.q.data() + int64_t{row} * k, a.scale.data() + int64_t{row} * groups,
+                         a.sum.data() + int64_t{row} * groups};
+  };
+  for (size_t t = 0; kind.quantized && t + 1 < tiles.size(); ++t) {
+    table.quantize_tile(a.x.data() + int64_t{tiles[t]} * k, k, tiles[t + 1] - tiles[t], k, k, kind.group,
+                        tile(tiles[t]));
+  }
+  std::vector<float> y(static_cast<size_t>(rows) * n);
+  const int panels = n / kPanel;
+  const int most = std::max(1, panels / (4 * threads));
+  const int fit = static_cast<int>(static_cast<double>(block_bytes) / (kind.weight_bytes * kPanel * k));
+  const int block = (std::clamp(fit, 1, most) + 1) / 2 * 2;
+  const int blocks = (panels + block - 1) / block;
+  size_t copy = 0;
+  return median_seconds(rows > 64 ? 3 : 9,
+                        [&] {
+                          const char* data = static_cast<const char*>(weight.data) + copy++ % copies * weight_bytes;
+                          const LinearWeights w{data, weight_scale.data(), n, k, kind.group};
+                          in_parallel(threads, blocks, [&](int b) {
+                            const int begin = b * block, end = std::min(panels, begin + block);
+                            for (size_t t = 0; t + 1 < tiles.size(); ++t) {
+                              const int row = tiles[t], count = tiles[t + 1] - row;
+                              const LinearOut out{y.data() + int64_t{row} * n, n, nullptr, nullptr,
+                                                  precast::Epilogue::none};
+                              if (kind.quantized) {
+                                table.linear_i8(w, tile(row), count, begin, end, out);
+                              } else {
+                                const auto kernel = kind.weight_bytes == 2 ? table.linear_bf16 : table.linear_f32;
+                                kernel(w, a.x.data() + int64_t{row} * k, k, count, begin, end, out);
+                              }
+                            }
+                          });
+                        }) *
+         calls;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string level = argc > 1 ? argv[1] : precast::isa_level();
+  const int threads = argc > 2 ? std::atoi(argv[2]) : 2;
+  const char* block_kib = std::getenv("BLOCK_KIB");
+  const size_t block_bytes = static_cast<size_t>(block_kib != nullptr ? std::atoi(block_kib) : 128) << 10;
+  const KernelTable& table = precast::kernel_table(level);
+  std::printf("%s, %d threads: reads %.1f GB/s, 256-bit FMA %.0f GFLOPS\n", level.c_str(), threads,
+              read_gb_per_second(threads), fma_gflops(threads));
+  for (const Kind& kind : kKinds) {
+    const bool wanted =
+        argc <= 3 || std::any_of(argv + 3, argv + argc, [&](const char* a) { return std::strcmp(a, kind.name) == 0; });
+    if (!wanted) continue;
+    for (const int rows : {1, 2, 4, 8, 16, 32, 128, 512}) {
+      double seconds = 0, products = 0;
+      for (const Shape& shape : kShapes) {
+        seconds += linear_seconds(table, kind, shape, rows, threads, block_bytes);
+        products += double{1} * shape.n * shape.k;
+      }
+      std::printf("%-7s %3d rows: %7.1f GOPS  %6.1f GB/s of weights  %7.1f tokens/s\n", kind.name, rows,
+                  2 * products * rows / seconds / 1e9, products * kind.weight_bytes / seconds / 1e9,
+                  rows / (seconds * kLayers));
+      std::fflush(stdout);
+    }
+  }
+  return 0;
+}
