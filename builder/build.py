@@ -52,9 +52,7 @@ class BuildOptions:
         longest = config.max_position_embeddings
         max_seq_len = min(longest, DEFAULT_MAX_SEQ_LEN) if self.max_seq_len is None else self.max_seq_len
         if not 1 <= max_seq_len <= longest:
-            raise BuildError(
-                f"max_seq_len {max_seq_len} must lie in 1 … {longest}, the model's max_position_embeddings"
-            )
+            raise BuildError(f"max_seq_len {max_seq_len} must lie in 1 … {longest} (max_position_embeddings)")
         if not 1 <= self.max_batch_size <= 4096:
             raise BuildError(f"max_batch_size {self.max_batch_size} must lie in 1 … 4096")
         if not self.max_batch_size <= self.max_num_tokens <= 65536:

@@ -53,7 +53,7 @@ class TensorInfo:
 
 
 class SafetensorsFile:
-    """A mapped file whose header was checked: known dtypes, ranges inside the file, sizes equal to shapes, no overlap."""
+    """A mapped file with a checked header: known dtypes, ranges inside the file that fit their shapes, no overlap."""
 
     def __init__(self, path: Path, data: mmap.mmap, start: int, tensors: dict[str, TensorInfo]) -> None:
         self.path = path

