@@ -1,0 +1,86 @@
+"""The command line: one click command a file; each parses, calls and prints."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import Any
+
+import click
+
+from precast import __version__
+from precast.errors import PrecastError
+
+COMMANDS = {
+    "convert": "Convert a model into a checkpoint.",
+    "build": "Compile a checkpoint into an engine.",
+    "run": "Answer a prompt, or a file of prompts.",
+    "chat": "Talk to a model.",
+    "inspect": "Show what an engine, a checkpoint or a model is.",
+    "cache": "List, check and prune built engines.",
+}
+
+EXIT_FAILED, EXIT_CANCELLED = 1, 130
+
+
+class _Commands(click.Group):
+    """Loads a command's module when it is asked for: `run` starts without what `convert` needs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"precast.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="precast")
+def cli() -> None:
+    """Compiles language models ahead of time into engines, and runs them.
+
+    \b
+    Examples:
+      precast run demo "What is the capital of France?"
+      precast convert ./SmolLM2-135M-Instruct --output-dir ckpt --quant int8
+      precast build ckpt --output-dir engine
+      precast chat engine
+    """
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs the command line and exits: 0 done, 1 failed, 2 misused, 130 cancelled."""
+    try:
+        result: Any = cli.main(arguments, prog_name="precast", standalone_mode=False)
+        sys.exit(result if isinstance(result, int) else 0)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("cancelled", err=True)
+        sys.exit(EXIT_CANCELLED)
+    except PrecastError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(EXIT_FAILED)
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - the reader is gone; nothing may be written at exit
+        sys.exit(EXIT_FAILED)
+    except OSError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(EXIT_FAILED)
+    except Exception as error:
+        if os.environ.get("PRECAST_TRACEBACK"):
+            raise
+        click.echo(
+            f"error: this is a fault in precast ({type(error).__name__}: {error}); please report it with the output of "
+            "the same command under PRECAST_TRACEBACK=1",
+            err=True,
+        )
+        sys.exit(EXIT_FAILED)

@@ -101,7 +101,7 @@ def _target(plain: ModelConfig, family: Family, options: ConvertOptions) -> Mode
 
 
 def _account(source: Source, family: Family, plain: ModelConfig) -> dict[str, tuple[str, ...]]:
-    """Checkpoint tensor → the source tensors whose rows it joins. Every source tensor is used, or the error names it."""
+    """Checkpoint tensor → the source tensors whose rows it joins. Every source tensor is used, or named in an error."""
     found = source.shapes()
     names: dict[str, tuple[str, ...]] = {}
     for tensor, (_, shape) in tensor_shapes(plain).items():

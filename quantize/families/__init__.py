@@ -1,4 +1,4 @@
-"""Families: what a Hugging Face config says, as a checkpoint config, and where the weights are. Data, not code paths."""
+"""Families: how a Hugging Face config becomes a checkpoint config, and where the weights are. Data, not code paths."""
 
 from __future__ import annotations
 

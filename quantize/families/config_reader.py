@@ -1,4 +1,4 @@
-"""Reads `config.json` as transformers 4.x and 5.x write it. A key that could change the maths is understood or refused."""
+"""Reads `config.json` of transformers 4.x and 5.x. A key that could change the maths is understood or refused."""
 
 from __future__ import annotations
 
@@ -7,61 +7,20 @@ from typing import Any
 from precast.errors import SourceError
 
 # Keys that never change the forward pass of any decoder.
-HARMLESS = frozenset(
-    [
-        "_name_or_path",
-        "_model_name_or_path",
-        "architectures",
-        "model_type",
-        "torch_dtype",
-        "dtype",
-        "transformers_version",
-        "use_cache",
-        "bos_token_id",
-        "eos_token_id",
-        "pad_token_id",
-        "unk_token_id",
-        "sep_token_id",
-        "decoder_start_token_id",
-        "initializer_range",
-        "attention_dropout",
-        "hidden_dropout",
-        "embd_pdrop",
-        "resid_pdrop",
-        "attn_pdrop",
-        "output_attentions",
-        "output_hidden_states",
-        "return_dict",
-        "return_dict_in_generate",
-        "problem_type",
-        "id2label",
-        "label2id",
-        "task_specific_params",
-        "tokenizer_class",
-        "torchscript",
-        "is_encoder_decoder",
-        "is_decoder",
-        "add_cross_attention",
-        "chunk_size_feed_forward",
-        "gradient_checkpointing",
-        "_attn_implementation",
-        "_attn_implementation_autoset",
-        "attn_implementation",
-        "auto_map",
-        "finetuning_task",
-        "prefix",
-        "tie_encoder_decoder",
-        "pruned_heads",
-        "cross_attention_hidden_size",
-        "base_model_tp_plan",
-        "transformers.js_config",
-        "unsloth_version",
-        "unsloth_fixed",
-        "chat_template",
-        "is_llama_config",
-        "rope_interleaved",
-    ]
-)
+# fmt: off
+HARMLESS = frozenset((
+    "_name_or_path", "_model_name_or_path", "architectures", "model_type", "torch_dtype", "dtype",
+    "transformers_version", "use_cache", "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id",
+    "sep_token_id", "decoder_start_token_id", "initializer_range", "attention_dropout", "hidden_dropout",
+    "embd_pdrop", "resid_pdrop", "attn_pdrop", "output_attentions", "output_hidden_states", "return_dict",
+    "return_dict_in_generate", "problem_type", "id2label", "label2id", "task_specific_params", "tokenizer_class",
+    "torchscript", "is_encoder_decoder", "is_decoder", "add_cross_attention", "chunk_size_feed_forward",
+    "gradient_checkpointing", "_attn_implementation", "_attn_implementation_autoset", "attn_implementation",
+    "auto_map", "finetuning_task", "prefix", "tie_encoder_decoder", "pruned_heads", "cross_attention_hidden_size",
+    "base_model_tp_plan", "transformers.js_config", "unsloth_version", "unsloth_fixed", "chat_template",
+    "is_llama_config", "rope_interleaved",
+))
+# fmt: on
 
 
 class ConfigReader:

@@ -45,12 +45,9 @@ def tokenizer_files(fields: dict[str, Any], config: dict[str, Any], where: str) 
     tokenizer = Tokenizer(models.BPE({t: i for i, t in enumerate(tokens)}, merges, fuse_unk=False))
     tokenizer.pre_tokenizer = PRE_TOKENIZERS[pre]()
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(
-        [AddedToken(t, normalized=False) for t, k in zip(tokens, types, strict=True) if k == CONTROL]
-    )
-    tokenizer.add_tokens(
-        [AddedToken(t, normalized=False) for t, k in zip(tokens, types, strict=True) if k == USER_DEFINED]
-    )
+    for kind_of_token, add in ((CONTROL, tokenizer.add_special_tokens), (USER_DEFINED, tokenizer.add_tokens)):
+        chosen = (token for token, kind in zip(tokens, types, strict=True) if kind == kind_of_token)
+        add([AddedToken(token, normalized=False) for token in chosen])
     special = {
         f"{name}_token": tokens[fields[f"tokenizer.ggml.{key}_token_id"]]
         for name, key in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding"))

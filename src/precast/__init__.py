@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from precast.runtime.llm import LLM, AsyncLLM, RequestOutput, SamplingParams
+    from precast.pipeline import LLM, AsyncLLM
+    from precast.runtime.llm import RequestOutput, SamplingParams
 
 _HOMES = {
-    "LLM": "precast.runtime.llm",
-    "AsyncLLM": "precast.runtime.llm",
+    "LLM": "precast.pipeline",
+    "AsyncLLM": "precast.pipeline",
     "RequestOutput": "precast.runtime.llm",
     "SamplingParams": "precast.runtime.llm",
 }

@@ -1,0 +1,140 @@
+"""Options that several commands share, and the progress bar."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from precast.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from precast.quantize.convert import ConvertOptions
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+LABELS = {
+    "fetch": "Fetching the model",
+    "convert": "Converting",
+    "pack": "Packing weights",
+    "check": "Checking the engine",
+}
+
+
+class MemorySize(click.ParamType):
+    """Bytes with an optional unit: 512M, 2G, 1073741824."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        text = str(value).strip().upper().removesuffix("B").removesuffix("I")
+        unit = {"K": 10, "M": 20, "G": 30}.get(text[-1:], 0)
+        number = text[:-1] if unit else text
+        try:
+            size = int(float(number) * (1 << unit))
+        except (ValueError, OverflowError):
+            self.fail(f"{value!r} is not a size like 512M or 2G", param, ctx)
+        if size <= 0:
+            self.fail("a size must be positive", param, ctx)
+        return size
+
+
+@contextmanager
+def progress_bars() -> Iterator[Progress]:
+    """A progress that draws bars on standard error when that is a terminal, and nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield silent
+        return
+    bar: Any = None
+    current = ""
+
+    def report(stage: str, done: int, total: int) -> None:
+        nonlocal bar, current
+        if stage != current:
+            if bar is not None:
+                bar.render_finish()
+            current = stage
+            bar = click.progressbar(length=max(total, 1), label=f"{LABELS.get(stage, stage):<20}", file=sys.stderr)
+            bar.render_progress()
+        bar.update(done - bar.pos)
+
+    try:
+        yield report
+    finally:
+        if bar is not None:
+            bar.render_finish()
+
+
+def runtime_options(command: F) -> F:
+    """--num-threads and --kv-cache-memory."""
+    for option in (
+        click.option(
+            "--kv-cache-memory",
+            type=MemorySize(),
+            help="Memory for the KV cache, e.g. 512M. Default: what the engine's limits need.",
+        ),
+        click.option("--num-threads", type=click.IntRange(1, 1024), help="Threads. Default: what the machine gives."),
+    ):
+        command = option(command)
+    return command
+
+
+def sampling_options(command: F) -> F:
+    """How tokens are chosen; absent values come from the model's generation_config.json."""
+    for option in (
+        click.option("--ignore-eos", is_flag=True, help="Go on after the model's end tokens."),
+        click.option("--stop", multiple=True, help="Stop at this text (repeatable)."),
+        click.option("--seed", type=click.IntRange(0, 2**64 - 1), help="Makes sampling repeatable."),
+        click.option(
+            "--top-p",
+            type=click.FloatRange(0, 1, min_open=True),
+            help="Keep the most likely tokens of this total probability.",
+        ),
+        click.option("--top-k", type=click.IntRange(0), help="Keep the K most likely tokens; 0: all."),
+        click.option("--temperature", type=click.FloatRange(0), help="0: always the most likely token."),
+        click.option(
+            "--max-tokens", type=click.IntRange(0), help="Most tokens of an answer. Default: to the model's limit."
+        ),
+        click.option("--no-generation-config", is_flag=True, help="Ignore the model's generation_config.json."),
+    ):
+        command = option(command)
+    return command
+
+
+def quant_option(command: F) -> F:
+    """--quant for commands that take any MODEL."""
+    return click.option(
+        "--quant",
+        type=click.Choice(["none", "int8"]),
+        help="How to convert a model that is not an engine. Default: int8.",
+    )(command)
+
+
+def convert_options(quant: str | None) -> ConvertOptions | None:
+    """ConvertOptions for --quant; None when it was not given."""
+    if quant is None:
+        return None
+    from precast.quantize.convert import ConvertOptions
+
+    return ConvertOptions(quant=quant)
+
+
+def load_llm(model: str, quant: str | None, **runtime: Any) -> Any:
+    """The LLM of any MODEL, with progress while it is made."""
+    from precast.pipeline import LLM
+
+    with progress_bars() as progress:
+        return LLM(model, convert_options=convert_options(quant), progress=progress, **runtime)
+
+
+def existing(path: str) -> Path:
+    """A path that must exist; a usage error otherwise."""
+    if not Path(path).exists():
+        raise click.UsageError(f"{path} does not exist")
+    return Path(path)
