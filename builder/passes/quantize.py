@@ -17,7 +17,7 @@ def insert_quantize(graph: Graph, config: ModelConfig) -> Graph:
         if op.kind == "linear" and is_quantized(config, op.modules[0]):
             x = op.inputs[0]
             if x not in made:
-                made[x] = replace(x, name=x.name + ".q", dtype="i8", group=group)
+                made[x] = replace(x, name=x.name + ".int8", dtype="i8", group=group)
                 ops.append(Op("quantize", (x,), (made[x],)))
             op = replace(op, inputs=(made[x], *op.inputs[1:]))
         ops.append(op)

@@ -1,0 +1,5 @@
+"""`python -m precast` is `precast`."""
+
+from precast.cli import main
+
+main()
