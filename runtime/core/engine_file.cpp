@@ -1,0 +1,166 @@
+#include "runtime/core/engine_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <unordered_set>
+
+#include "runtime/core/byte_reader.h"
+#include "runtime/core/core.h"
+#include "runtime/core/crc32.h"
+
+namespace precast {
+
+namespace {
+
+constexpr uint32_t kFormatVersion = 0;
+constexpr size_t kHeaderBytes = 64;
+constexpr uint32_t kMaxSections = 1 << 16;
+constexpr uint64_t kMaxTableBytes = uint64_t{64} << 20;
+
+struct Header {
+  uint32_t num_sections;
+  uint64_t table_bytes;
+  uint32_t table_crc;
+};
+
+Header read_header(std::span<const uint8_t> file) {
+  if (file.size() < 8 || std::memcmp(file.data(), "PRECAST\0", 8) != 0) throw EngineError("this is not an engine file");
+  if (file.size() < kHeaderBytes) {
+    throw EngineError("the file is truncated: it has " + std::to_string(file.size()) + " bytes, fewer than a header");
+  }
+  ByteReader reader(file.first(kHeaderBytes), "the header");
+  reader.number<uint64_t>();  // magic
+  const auto version = reader.number<uint32_t>();
+  if (version != kFormatVersion) {
+    throw EngineError("it has engine format " + std::to_string(version) + " and this precast reads " +
+                      std::to_string(kFormatVersion) + "; build it again");
+  }
+  Header header;
+  header.num_sections = reader.number<uint32_t>();
+  const auto size = reader.number<uint64_t>(), table_at = reader.number<uint64_t>();
+  header.table_bytes = reader.number<uint64_t>();
+  header.table_crc = reader.number<uint32_t>();
+  uint32_t header_crc;
+  std::memcpy(&header_crc, file.data() + 60, 4);
+  if (crc32(file.data(), 60) != header_crc) throw EngineError("the header is damaged: its checksum does not match");
+  if (size != file.size()) {
+    throw EngineError("the file is truncated or has grown: its header says " + std::to_string(size) +
+                      " bytes, the file has " + std::to_string(file.size()));
+  }
+  const uint64_t room = std::min<uint64_t>(file.size() - kHeaderBytes, kMaxTableBytes);
+  if (table_at != kHeaderBytes || header.table_bytes > room || header.num_sections < 1 ||
+      header.num_sections > kMaxSections) {
+    throw EngineError("the header is damaged: the section table lies outside the file");
+  }
+  return header;
+}
+
+// Sections stand in rising order, behind the table and without overlap.
+Section read_section(ByteReader& reader, uint64_t begin, uint64_t size) {
+  Section section;
+  section.name = reader.text();
+  section.tag = reader.text();
+  section.offset = reader.number<uint64_t>();
+  section.length = reader.number<uint64_t>();
+  const auto block = reader.number<uint32_t>();
+  if (block != kChecksumBlock || section.offset % 64 != 0 || section.offset < begin || section.length > size ||
+      section.offset > size - section.length) {
+    reader.fail("section " + section.name + " lies outside the file, or over another");
+  }
+  const uint64_t blocks = (section.length + kChecksumBlock - 1) / kChecksumBlock;
+  if (blocks > reader.left() / 4) reader.fail("it ends early");
+  section.checksums.resize(blocks);
+  for (uint32_t& checksum : section.checksums) checksum = reader.number<uint32_t>();
+  return section;
+}
+
+std::vector<Section> read_sections(std::span<const uint8_t> file, const Header& header) {
+  const std::span<const uint8_t> table = file.subspan(kHeaderBytes, header.table_bytes);
+  if (crc32(table.data(), table.size()) != header.table_crc) {
+    throw EngineError("the section table is damaged: its checksum does not match");
+  }
+  ByteReader reader(table, "the section table");
+  std::vector<Section> sections;
+  std::unordered_set<std::string> names;
+  uint64_t end = kHeaderBytes + header.table_bytes;
+  for (uint32_t i = 0; i < header.num_sections; ++i) {
+    sections.push_back(read_section(reader, end, file.size()));
+    const Section& section = sections.back();
+    if (!names.insert(section.name).second) reader.fail("section " + section.name + " stands twice");
+    end = section.offset + section.length;
+  }
+  if (reader.left() != 0) reader.fail("bytes are left over");
+  return sections;
+}
+
+void check_blocks(const Section& section, std::span<const uint8_t> bytes) {
+  for (size_t i = 0; i < section.checksums.size(); ++i) {
+    const size_t begin = i * kChecksumBlock, length = std::min<size_t>(bytes.size() - begin, kChecksumBlock);
+    if (crc32(bytes.data() + begin, length) != section.checksums[i]) {
+      throw EngineError("section " + section.name + " is damaged: the checksum at byte " +
+                        std::to_string(section.offset + begin) + " does not match");
+    }
+  }
+}
+
+std::span<const uint8_t> map_file(const std::string& path) {
+  const auto fail = [&path](const char* what) { throw EngineError(path + " " + what + ": " + std::strerror(errno)); };
+  // O_NONBLOCK: a FIFO must not make us wait for its writer.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) fail("cannot be opened");
+  struct stat info{};
+  if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+    ::close(fd);
+    throw EngineError(path + " is not a regular file");
+  }
+  const auto size = static_cast<size_t>(info.st_size);
+  void* data = size == 0 ? nullptr : ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
+  const int error = errno;
+  ::close(fd);
+  errno = error;
+  if (data == MAP_FAILED) fail("cannot be mapped");
+  return {static_cast<const uint8_t*>(data), size};
+}
+
+}  // namespace
+
+EngineContent read_engine(std::span<const uint8_t> file) {
+  EngineContent content;
+  content.sections = read_sections(file, read_header(file));
+  const auto plan = std::find_if(content.sections.begin(), content.sections.end(),
+                                 [](const Section& section) { return section.name == "plan"; });
+  if (plan == content.sections.end()) throw EngineError("it has no plan; build it again");
+  if (plan->tag != "plan.v0") throw EngineError("its plan has the unknown layout " + plan->tag + "; build it again");
+  const std::span<const uint8_t> bytes = file.subspan(plan->offset, plan->length);
+  check_blocks(*plan, bytes);
+  content.plan = read_plan(bytes);
+  return content;
+}
+
+std::shared_ptr<const EngineFile> EngineFile::open(const std::string& path) {
+  const std::shared_ptr<EngineFile> file(new EngineFile(path, map_file(path)));
+  try {
+    file->content_ = read_engine(file->file_);
+    for (const Section& section : file->content_.sections) file->by_name_.emplace(section.name, &section);
+  } catch (const EngineError& error) {
+    throw EngineError(path + " will not load: " + error.what());
+  }
+  return file;
+}
+
+EngineFile::~EngineFile() {
+  if (!file_.empty()) ::munmap(const_cast<uint8_t*>(file_.data()), file_.size());
+}
+
+const Section* EngineFile::find(const std::string& name) const {
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : found->second;
+}
+
+}  // namespace precast
