@@ -1,7 +1,246 @@
+// Requests, the executor, and what its tests drive directly. Every call that may wait releases the GIL.
+#include "runtime/core/executor.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
 #include "runtime/bindings/bindings.h"
+#include "runtime/core/counting_backend.h"
+#include "runtime/core/philox.h"
+#include "runtime/core/request.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
 
 namespace precast {
+namespace {
 
-void bind_executor(nanobind::module_&) {}
+const char* name_of(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::stop:
+      return "stop";
+    case FinishReason::length:
+      return "length";
+    case FinishReason::cancelled:
+      return "cancelled";
+    case FinishReason::error:
+      return "error";
+    case FinishReason::none:
+      break;
+  }
+  return nullptr;
+}
+
+// The core's errors are the package's own: precast.errors.RequestError and EngineError.
+void bind_errors() {
+  nb::register_exception_translator([](const std::exception_ptr& p, void*) {
+    const auto raise = [](const char* type, const char* message) {
+      PyErr_SetString(nb::module_::import_("precast.errors").attr(type).ptr(), message);
+    };
+    try {
+      std::rethrow_exception(p);
+    } catch (const RequestError& e) {
+      raise("RequestError", e.what());
+    } catch (const EngineError& e) {
+      raise("EngineError", e.what());
+    }
+  });
+}
+
+void bind_params(nb::module_& m) {
+  nb::class_<SamplingParams>(m, "SamplingParams",
+                             "How tokens are chosen and when a request ends; see runtime/core/core.h.")
+      .def(nb::init<>())
+      .def_rw("max_tokens", &SamplingParams::max_tokens, nb::for_setter(nb::arg("value").none()))
+      .def_rw("min_tokens", &SamplingParams::min_tokens)
+      .def_rw("temperature", &SamplingParams::temperature)
+      .def_rw("top_k", &SamplingParams::top_k)
+      .def_rw("top_p", &SamplingParams::top_p)
+      .def_rw("min_p", &SamplingParams::min_p)
+      .def_rw("seed", &SamplingParams::seed, nb::for_setter(nb::arg("value").none()))
+      .def_rw("stop", &SamplingParams::stop)
+      .def_rw("stop_token_ids", &SamplingParams::stop_token_ids)
+      .def_rw("ignore_eos", &SamplingParams::ignore_eos)
+      .def_rw("skip_special_tokens", &SamplingParams::skip_special_tokens)
+      .def_rw("logprobs", &SamplingParams::logprobs, nb::for_setter(nb::arg("value").none()))
+      .def_rw("stream", &SamplingParams::stream);
+}
+
+void bind_outputs(nb::module_& m) {
+  nb::class_<TokenLogprob>(m, "TokenLogprob")
+      .def_ro("token", &TokenLogprob::token)
+      .def_ro("logprob", &TokenLogprob::logprob);
+  nb::class_<TokenLogprobs>(m, "TokenLogprobs")
+      .def_ro("logprob", &TokenLogprobs::logprob)
+      .def_ro("top", &TokenLogprobs::top);
+  nb::class_<OutputDelta>(m, "OutputDelta", "What one step adds to one request's output.")
+      .def_ro("id", &OutputDelta::id)
+      .def_ro("token_ids", &OutputDelta::token_ids)
+      .def_ro("text", &OutputDelta::text)
+      .def_ro("logprobs", &OutputDelta::logprobs)
+      .def_prop_ro("finished", [](const OutputDelta& d) { return d.finish_reason != FinishReason::none; })
+      .def_prop_ro("finish_reason",
+                   [](const OutputDelta& d) -> std::optional<std::string> {
+                     const char* name = name_of(d.finish_reason);
+                     return name == nullptr ? std::nullopt : std::optional<std::string>(name);
+                   })
+      .def_ro("error", &OutputDelta::error)
+      .def_prop_ro(
+          "stop_string",
+          [](const OutputDelta& d) { return d.stop_string.empty() ? std::nullopt : std::optional(d.stop_string); })
+      .def_prop_ro("stop_token",
+                   [](const OutputDelta& d) { return d.stop_token < 0 ? std::nullopt : std::optional(d.stop_token); })
+      .def_ro("prompt_tokens", &OutputDelta::prompt_tokens)
+      .def_ro("cached_tokens", &OutputDelta::cached_tokens)
+      .def_ro("completion_tokens", &OutputDelta::completion_tokens)
+      .def_ro("seed", &OutputDelta::seed)
+      .def_ro("queue_seconds", &OutputDelta::queue_seconds)
+      .def_ro("first_token_seconds", &OutputDelta::first_token_seconds)
+      .def_ro("total_seconds", &OutputDelta::total_seconds);
+  nb::class_<ExecutorStats>(m, "ExecutorStats")
+      .def_ro("waiting", &ExecutorStats::waiting)
+      .def_ro("running", &ExecutorStats::running)
+      .def_ro("num_pages", &ExecutorStats::num_pages)
+      .def_ro("free_pages", &ExecutorStats::free_pages)
+      .def_ro("available_pages", &ExecutorStats::available_pages)
+      .def_ro("steps", &ExecutorStats::steps)
+      .def_ro("step_tokens", &ExecutorStats::step_tokens)
+      .def_ro("step_sequences", &ExecutorStats::step_sequences)
+      .def_ro("finished", &ExecutorStats::finished)
+      .def_ro("step_running_seconds", &ExecutorStats::step_running_seconds)
+      .def_ro("alive", &ExecutorStats::alive)
+      .def_ro("error", &ExecutorStats::error);
+}
+
+void bind_backends(nb::module_& m) {
+  nb::class_<ModelLimits>(m, "ModelLimits")
+      .def_ro("vocab_size", &ModelLimits::vocab_size)
+      .def_ro("max_batch_size", &ModelLimits::max_batch_size)
+      .def_ro("max_num_tokens", &ModelLimits::max_num_tokens)
+      .def_ro("max_seq_len", &ModelLimits::max_seq_len)
+      .def_ro("page_tokens", &ModelLimits::page_tokens)
+      .def_ro("page_bytes", &ModelLimits::page_bytes);
+  nb::class_<Backend>(m, "Backend", "Runs steps; given to one Executor.").def_prop_ro("limits", &Backend::limits);
+  nb::class_<CountingBackend, Backend>(m, "CountingBackend",
+                                       "A model without weights, for tests: logits are pseudo-random numbers keyed by "
+                                       "the tokens that a sequence finds in its own pages.")
+      .def(
+          "__init__",
+          [](CountingBackend* self, int32_t vocab_size, int32_t max_batch_size, int32_t max_num_tokens,
+             int32_t max_seq_len, int32_t page_tokens, double step_seconds, int64_t fail_at_step, TokenId poison_token,
+             int32_t levels) {
+            new (self) CountingBackend({{vocab_size, max_batch_size, max_num_tokens, max_seq_len, page_tokens, 8},
+                                        step_seconds,
+                                        fail_at_step,
+                                        poison_token,
+                                        levels});
+          },
+          nb::kw_only(), "vocab_size"_a = 64, "max_batch_size"_a = 4, "max_num_tokens"_a = 64, "max_seq_len"_a = 128,
+          "page_tokens"_a = 32, "step_seconds"_a = 0.0, "fail_at_step"_a = -1, "poison_token"_a = -1,
+          "levels"_a = 1 << 20);
+}
+
+std::shared_ptr<VocabBytes> vocab_from_bytes(const nb::bytes& section) {
+  auto copy = std::make_shared<std::vector<uint8_t>>(reinterpret_cast<const uint8_t*>(section.data()),
+                                                     reinterpret_cast<const uint8_t*>(section.data()) + section.size());
+  return std::make_shared<VocabBytes>(std::span<const uint8_t>(*copy), copy);
+}
+
+void bind_text(nb::module_& m) {
+  nb::class_<VocabBytes>(m, "VocabBytes", "The bytes of every token: an engine's vocab_bytes section.")
+      .def_static("from_bytes", &vocab_from_bytes, "section"_a, "Raises EngineError when the section is damaged.")
+      .def("__len__", &VocabBytes::size)
+      .def(
+          "token_bytes",
+          [](const VocabBytes& v, TokenId id) { return nb::bytes(v.bytes(id).data(), v.bytes(id).size()); }, "id"_a,
+          "A token's bytes; none for an id without a token.")
+      .def("is_special", &VocabBytes::is_special, "id"_a);
+  nb::class_<Detokenizer>(m, "Detokenizer", "Tokens to text as they come; see runtime/core/detokenizer.h.")
+      .def(
+          "__init__",
+          [](Detokenizer* self, std::shared_ptr<VocabBytes> vocab, std::vector<std::string> stop, int32_t min_tokens,
+             bool skip_special_tokens, bool at_start) {
+            new (self) Detokenizer(std::move(vocab), {std::move(stop), min_tokens, skip_special_tokens, at_start});
+          },
+          "vocab"_a, nb::kw_only(), "stop"_a = std::vector<std::string>{}, "min_tokens"_a = 0,
+          "skip_special_tokens"_a = true, "at_start"_a = false)
+      .def("push", &Detokenizer::push, "token"_a, "The index of the stop string that the token completes, or -1.")
+      .def(
+          "release",
+          [](Detokenizer& d, bool final) {
+            std::string text;
+            const size_t tokens = d.release(final, text);
+            return nb::make_tuple(text, tokens);
+          },
+          "final"_a, nb::sig("def release(self, final: bool) -> tuple[str, int]"),
+          "(text, number of tokens) that can be given out.");
+}
+
+using Logits = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+nb::tuple sample_row(const Logits& logits, const SamplingParams& params, uint64_t random,
+                     const std::vector<TokenId>& forbidden) {
+  std::vector<float> row(logits.data(), logits.data() + logits.size());
+  Sample sample = Sampler(static_cast<int32_t>(row.size())).sample(row, params, random, forbidden);
+  if (sample.error != nullptr) throw RequestError(sample.error);
+  return nb::make_tuple(sample.token, sample.logprobs);
+}
+
+void bind_sampler(nb::module_& m) {
+  m.def("random_bits", &random_bits, "seed"_a, "sequence_index"_a, "position"_a,
+        "The 64 random bits of one position of a sequence: Philox4x32-10.");
+  m.def("sample", &sample_row, "logits"_a, "params"_a, "random_bits"_a, "forbidden"_a = std::vector<TokenId>{},
+        nb::sig("def sample(logits: NDArray[np.float32], params: SamplingParams, random_bits: int, forbidden: "
+                "Sequence[int] = ()) -> tuple[int, TokenLogprobs]"),
+        "The token that is chosen from logits f32 [V], and its logprobs. Raises RequestError for NaN or infinite "
+        "logits.");
+}
+
+// Joins the loop without the GIL.
+class PyExecutor : public Executor {
+ public:
+  using Executor::Executor;
+  ~PyExecutor() {
+    nb::gil_scoped_release release;
+    close(false, 0);
+  }
+};
+
+}  // namespace
+
+void bind_executor(nb::module_& m) {
+  bind_errors();
+  bind_params(m);
+  bind_outputs(m);
+  bind_backends(m);
+  bind_text(m);
+  bind_sampler(m);
+  using Release = nb::call_guard<nb::gil_scoped_release>;
+  nb::class_<PyExecutor>(m, "Executor",
+                         "Requests in, outputs out, one loop thread between; see runtime/core/executor.h.")
+      .def(
+          "__init__",
+          [](PyExecutor* self, std::shared_ptr<Backend> backend, int32_t num_pages, int32_t max_num_tokens,
+             int32_t max_batch_size, std::vector<TokenId> eos_token_ids, std::shared_ptr<VocabBytes> vocab) {
+            new (self)
+                PyExecutor(std::move(backend), {num_pages, max_num_tokens, max_batch_size, std::move(eos_token_ids)},
+                           std::move(vocab));
+          },
+          "backend"_a, nb::kw_only(), "num_pages"_a, "max_num_tokens"_a = 0, "max_batch_size"_a = 0,
+          "eos_token_ids"_a = std::vector<TokenId>{}, "vocab"_a.none() = nb::none(),
+          "Allocates the KV pool and starts the loop. Raises EngineError, MemoryError.")
+      .def("submit", &PyExecutor::submit, "prompt"_a, "params"_a, Release(),
+           "Enqueues token ids; returns the request's id. Raises RequestError when the request is refused.")
+      .def("cancel", &PyExecutor::cancel, "id"_a, Release(), "Ends a request within a step.")
+      .def("fileno", &PyExecutor::fileno, "Readable while poll() would return something.")
+      .def("poll", &PyExecutor::poll, "max"_a = 0, Release(), "At most max deltas (0: all); never waits.")
+      .def("close", &PyExecutor::close, "drain"_a = false, "timeout"_a = 0.0, Release(),
+           "Ends the loop; with drain, lets requests finish for at most timeout seconds first.")
+      .def("stats", &PyExecutor::stats, Release())
+      .def_prop_ro("limits", &PyExecutor::limits);
+}
 
 }  // namespace precast

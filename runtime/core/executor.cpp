@@ -1,0 +1,271 @@
+#include "runtime/core/executor.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "runtime/core/check.h"
+#include "runtime/core/philox.h"
+#include "runtime/core/request.h"
+
+namespace precast {
+
+// ---- any thread
+// ------------------------------------------------------------------------------------------------------
+
+Executor::Executor(std::shared_ptr<Backend> backend, ExecutorConfig config, std::shared_ptr<const VocabBytes> vocab)
+    : limits_(backend->limits()),
+      config_(std::move(config)),
+      backend_(std::move(backend)),
+      vocab_(std::move(vocab)),
+      cache_(std::max(config_.num_pages, 0), limits_.page_tokens),
+      scheduler_(limits_, config_.max_num_tokens, config_.max_batch_size, cache_),
+      sampler_(limits_.vocab_size) {
+  if (config_.num_pages < 1) throw EngineError("the KV pool has no pages; give it more memory (--kv-cache-memory)");
+  for (TokenId id : config_.eos_token_ids) {
+    if (id < 0 || id >= limits_.vocab_size) {
+      throw EngineError("eos token " + std::to_string(id) + " is not in the engine's vocabulary of " +
+                        std::to_string(limits_.vocab_size) + "; correct eos_token_id in generation_config.json");
+    }
+  }
+  backend_->allocate_pages(config_.num_pages);
+  // Not initialized: rows that no step uses cost no memory.
+  logits_ = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(limits_.max_batch_size) *
+                                                    static_cast<size_t>(limits_.vocab_size));
+  counters_.num_pages = counters_.free_pages = counters_.available_pages = config_.num_pages;
+  shown_ = counters_;
+  event_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (event_ < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
+  try {
+    thread_ = std::thread(&Executor::loop, this);
+  } catch (...) {
+    ::close(event_);
+    throw;
+  }
+}
+
+Executor::~Executor() {
+  close(false, 0);
+  ::close(event_);
+}
+
+RequestId Executor::submit(std::vector<TokenId> prompt, SamplingParams params) {
+  Request request;
+  request.max_length = check_request(prompt, params, limits_, config_.num_pages, vocab_ != nullptr);
+  request.prompt = std::move(prompt);
+  request.params = std::move(params);
+  if (!request.params.seed) request.params.seed = random_seed();
+  request.enqueued = Clock::now();
+  const std::lock_guard lock(mutex_);
+  if (!error_.empty()) throw RequestError("the engine has failed and takes no more requests: " + error_);
+  if (closing_) throw RequestError("the engine is shut down and takes no more requests");
+  const RequestId id = request.id = next_id_++;
+  inbox_.push_back(std::move(request));
+  wake_.notify_one();
+  return id;
+}
+
+void Executor::cancel(RequestId id) {
+  const std::lock_guard lock(mutex_);
+  if (loop_ended_) return;
+  cancel_inbox_.push_back(id);
+  wake_.notify_one();
+}
+
+std::vector<OutputDelta> Executor::poll(size_t max) {
+  const std::lock_guard lock(outbox_mutex_);
+  std::vector<OutputDelta> taken;
+  if (outbox_.empty()) return taken;
+  if (max == 0 || max >= outbox_.size()) {
+    taken.swap(outbox_);
+    uint64_t value;
+    // Cannot fail: the counter is above zero while the outbox holds something.
+    [[maybe_unused]] const ssize_t n = ::read(event_, &value, sizeof(value));
+    return taken;
+  }
+  const auto end = outbox_.begin() + static_cast<std::ptrdiff_t>(max);
+  taken.assign(std::make_move_iterator(outbox_.begin()), std::make_move_iterator(end));
+  outbox_.erase(outbox_.begin(), end);
+  return taken;
+}
+
+void Executor::close(bool drain, double timeout_seconds) {
+  const std::lock_guard close_lock(close_mutex_);
+  {
+    std::unique_lock lock(mutex_);
+    closing_ = true;
+    if (!drain) abort_ = true;
+    wake_.notify_one();
+    const auto timeout = std::chrono::duration<double>(std::clamp(timeout_seconds, 0.0, 1e8));
+    if (drain && !ended_.wait_for(lock, timeout, [this] { return loop_ended_; })) {
+      abort_ = true;
+      wake_.notify_one();
+    }
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+ExecutorStats Executor::stats() const {
+  const std::lock_guard lock(mutex_);
+  ExecutorStats stats = shown_;
+  stats.waiting += static_cast<int32_t>(inbox_.size());
+  stats.alive = !closing_ && !loop_ended_;
+  stats.error = error_;
+  if (step_began_ != Clock::time_point{}) {
+    stats.step_running_seconds = std::chrono::duration<double>(Clock::now() - step_began_).count();
+  }
+  return stats;
+}
+
+// ---- the loop's thread
+// -----------------------------------------------------------------------------------------------
+
+void Executor::loop() {
+  std::string error;
+  try {
+    while (intake()) step();
+  } catch (const std::exception& e) {
+    error = e.what();
+    if (error.empty()) error = "unknown fault";
+  } catch (...) {
+    error = "unknown fault";
+  }
+  {
+    // Under the lock, so that no request enters behind the last sweep.
+    const std::lock_guard lock(mutex_);
+    error_ = error;
+    closing_ = true;
+    std::swap(requests_, inbox_);
+  }
+  for (Request& request : requests_) enter(std::move(request));
+  requests_.clear();
+  end_all(error.empty() ? FinishReason::cancelled : FinishReason::error, error);
+  publish();
+  const std::lock_guard lock(mutex_);
+  loop_ended_ = true;
+  ended_.notify_all();
+}
+
+// Takes what has come in, and sleeps while there is nothing to do. False: the loop ends.
+bool Executor::intake() {
+  {
+    std::unique_lock lock(mutex_);
+    step_began_ = {};
+    wake_.wait(lock, [this] {
+      return abort_ || closing_ || !inbox_.empty() || !cancel_inbox_.empty() || !scheduler_.empty();
+    });
+    if (abort_ || (closing_ && inbox_.empty() && scheduler_.empty())) return false;
+    std::swap(requests_, inbox_);
+    std::swap(cancels_, cancel_inbox_);
+    step_began_ = Clock::now();
+  }
+  for (Request& request : requests_) enter(std::move(request));
+  for (const RequestId id : cancels_) cancel_now(id);
+  requests_.clear();
+  cancels_.clear();
+  return true;
+}
+
+void Executor::enter(Request&& request) {
+  auto live = std::make_unique<Live>(Live{Sequence{}, Output(request, config_.eos_token_ids, vocab_)});
+  Sequence& sequence = live->sequence;
+  sequence.id = request.id;
+  sequence.num_prompt = static_cast<int32_t>(request.prompt.size());
+  sequence.max_length = request.max_length;
+  sequence.tokens = std::move(request.prompt);
+  Live& entered = *live_.emplace(request.id, std::move(live)).first->second;
+  if (sequence.max_length > sequence.num_prompt) {
+    scheduler_.add(&sequence);
+  } else {  // max_tokens 0
+    entered.output.finish(FinishReason::length);
+    deliver(entered);
+  }
+}
+
+void Executor::cancel_now(RequestId id) {
+  const auto found = live_.find(id);
+  if (found == live_.end()) return;
+  found->second->output.finish(FinishReason::cancelled);
+  deliver(*found->second);
+}
+
+void Executor::step() {
+  for (Sequence* sequence : scheduler_.admit()) live_.at(sequence->id)->output.admitted(Clock::now());
+  if (scheduler_.schedule(batch_)) {
+    if constexpr (kDebugChecks) check_batch(batch_, limits_, config_.num_pages);
+    backend_->run(batch_, logits_.get());
+    scheduler_.complete();
+    ++counters_.steps;
+    counters_.step_tokens += batch_.tokens.size();
+    counters_.step_sequences += batch_.sequences.size();
+    sample();
+  } else {
+    require(scheduler_.empty(), "there is a step while there are requests");
+  }
+  publish();
+}
+
+void Executor::sample() {
+  float* row = logits_.get();
+  for (Sequence* sequence : scheduler_.sampled()) {
+    Live& live = *live_.at(sequence->id);
+    const SamplingParams& params = live.output.params();
+    const uint64_t random = random_bits(*params.seed, 0, static_cast<uint32_t>(sequence->length()));
+    Sample sample =
+        sampler_.sample({row, static_cast<size_t>(limits_.vocab_size)}, params, random, live.output.forbidden());
+    row += limits_.vocab_size;
+    if (sample.error != nullptr) {
+      live.output.finish(FinishReason::error, sample.error);
+    } else {
+      const TokenId token = sample.token;
+      live.output.push(std::move(sample));
+      if (!live.output.finished()) scheduler_.append(*sequence, token);
+    }
+    deliver(live);
+  }
+}
+
+// Puts what is ready into this step's deltas, and forgets a request that is finished: `live` is gone then.
+void Executor::deliver(Live& live) {
+  OutputDelta delta;
+  if (live.output.take(delta)) deltas_.push_back(std::move(delta));
+  if (!live.output.finished()) return;
+  scheduler_.finish(live.sequence);
+  ++counters_.finished;
+  live_.erase(live.sequence.id);
+}
+
+// Makes this step's deltas and counters visible: one wake-up.
+void Executor::publish() {
+  counters_.waiting = scheduler_.num_waiting();
+  counters_.running = scheduler_.num_running();
+  counters_.free_pages = cache_.num_free();
+  counters_.available_pages = cache_.num_available();
+  {
+    const std::lock_guard lock(mutex_);
+    shown_ = counters_;
+  }
+  if (deltas_.empty()) return;
+  const std::lock_guard lock(outbox_mutex_);
+  const bool was_empty = outbox_.empty();
+  outbox_.insert(outbox_.end(), std::make_move_iterator(deltas_.begin()), std::make_move_iterator(deltas_.end()));
+  deltas_.clear();
+  const uint64_t one = 1;
+  // Cannot fail: the counter is zero here.
+  if (was_empty) [[maybe_unused]]
+    const ssize_t n = ::write(event_, &one, sizeof(one));
+}
+
+void Executor::end_all(FinishReason reason, const std::string& error) {
+  while (!live_.empty()) {
+    Live& live = *live_.begin()->second;
+    live.output.finish(reason, error);
+    deliver(live);
+  }
+}
+
+}  // namespace precast

@@ -1,0 +1,129 @@
+// Requests in, outputs out, one loop thread between: admit → schedule → run → sample → deliver.
+//
+// In: submit and cancel put into one mutex-protected inbox that the loop swaps out once a step. A lock-free queue would
+// save nothing: the lock is held for a push or a swap of vectors, once a request, and an idle loop must sleep on
+// something anyway, which is the condition variable of the same mutex.
+// Out: each step's outputs are appended to one outbox, and an eventfd becomes readable once a step while the outbox
+// holds anything. An idle executor uses no CPU.
+#pragma once
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/core/core.h"
+#include "runtime/core/kv_cache.h"
+#include "runtime/core/output.h"
+#include "runtime/core/sampler.h"
+#include "runtime/core/scheduler.h"
+
+namespace precast {
+
+struct ExecutorConfig {
+  int32_t num_pages = 0;       // of the KV pool
+  int32_t max_num_tokens = 0;  // rows of a step; 0: the engine's limit
+  int32_t max_batch_size = 0;  // sequences of a step; 0: the engine's limit
+  std::vector<TokenId> eos_token_ids;
+};
+
+struct ExecutorStats {
+  int32_t waiting = 0;  // queued requests, those included that the loop has not seen yet
+  int32_t running = 0;
+  int32_t num_pages = 0;
+  int32_t free_pages = 0;       // not held
+  int32_t available_pages = 0;  // neither held nor promised
+  uint64_t steps = 0;
+  uint64_t step_tokens = 0;         // rows run in all steps
+  uint64_t step_sequences = 0;      // sequences run in all steps
+  uint64_t finished = 0;            // requests
+  double step_running_seconds = 0;  // how long the current step has been running; 0: none is
+  bool alive = false;               // the loop takes requests
+  std::string error;                // why it does not, when the engine failed
+};
+
+class Executor {
+ public:
+  // Allocates the pool and starts the loop. `vocab` may be null: outputs have no text then. Throws EngineError for a
+  // configuration that cannot run, std::bad_alloc, std::system_error.
+  Executor(std::shared_ptr<Backend> backend, ExecutorConfig config, std::shared_ptr<const VocabBytes> vocab);
+  ~Executor();  // close(false)
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  // Enqueues a request. Throws RequestError when it is refused (check_request), when the executor is closed, or when
+  // the engine failed. From the return on, exactly one delta with a finish reason comes for it.
+  RequestId submit(std::vector<TokenId> prompt, SamplingParams params);
+  // Ends a request within a step; its output so far is delivered with `cancelled`. A finished or unknown one: nothing.
+  void cancel(RequestId id);
+
+  // Readable while poll would return something. Owned by the executor.
+  int fileno() const { return event_; }
+  // At most `max` deltas (0: all), oldest first; never blocks. Works after close too.
+  std::vector<OutputDelta> poll(size_t max);
+
+  // Refuses requests from now on; with `drain` lets those that are there finish, for at most timeout_seconds; cancels
+  // the rest and ends the loop, which takes one step at most. Every request has its last delta in the outbox then.
+  void close(bool drain, double timeout_seconds);
+
+  ExecutorStats stats() const;
+  const ModelLimits& limits() const { return limits_; }
+
+ private:
+  struct Live {
+    Sequence sequence;
+    Output output;
+  };
+
+  void loop();
+  void step();
+  bool intake();
+  void enter(Request&& request);
+  void cancel_now(RequestId id);
+  void sample();
+  void deliver(Live& live);
+  void publish();
+  void end_all(FinishReason reason, const std::string& error);
+
+  const ModelLimits limits_;
+  const ExecutorConfig config_;
+  std::shared_ptr<Backend> backend_;
+  std::shared_ptr<const VocabBytes> vocab_;
+  int event_ = -1;
+
+  // The loop's own.
+  KvCache cache_;
+  Scheduler scheduler_;
+  Sampler sampler_;
+  StepBatch batch_;
+  std::unique_ptr<float[]> logits_;
+  std::unordered_map<RequestId, std::unique_ptr<Live>> live_;
+  std::vector<OutputDelta> deltas_;  // of this step
+  std::vector<Request> requests_;    // swapped with the inbox
+  std::vector<RequestId> cancels_;
+  ExecutorStats counters_;
+
+  // Shared, under mutex_.
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;  // the loop waits here
+  std::condition_variable ended_;
+  std::vector<Request> inbox_;
+  std::vector<RequestId> cancel_inbox_;
+  bool closing_ = false;  // refuse requests, end when there are none
+  bool abort_ = false;    // end after this step
+  bool loop_ended_ = false;
+  std::string error_;
+  RequestId next_id_ = 1;
+  ExecutorStats shown_;  // counters_ after the last step
+  Clock::time_point step_began_{};
+
+  std::mutex outbox_mutex_;
+  std::vector<OutputDelta> outbox_;  // not empty ⇔ event_ is readable
+
+  std::mutex close_mutex_;
+  std::thread thread_;
+};
+
+}  // namespace precast

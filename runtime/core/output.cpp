@@ -1,0 +1,95 @@
+#include "runtime/core/output.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace precast {
+namespace {
+
+DetokenizerOptions detokenizer_options(const Request& request, const VocabBytes* vocab) {
+  DetokenizerOptions options;
+  options.stop = request.params.stop;
+  options.min_tokens = request.params.min_tokens;
+  options.skip_special_tokens = request.params.skip_special_tokens;
+  // The output goes on where the prompt's text ends; only behind a prompt without text does it begin a text.
+  options.at_start = vocab != nullptr && std::ranges::all_of(request.prompt, [&](TokenId token) {
+                       return vocab->is_special(token) || vocab->bytes(token).empty();
+                     });
+  return options;
+}
+
+template <typename T>
+void move_front(std::vector<T>& from, size_t count, std::vector<T>& to) {
+  const auto end = from.begin() + static_cast<std::ptrdiff_t>(std::min(count, from.size()));
+  to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(end));
+  from.erase(from.begin(), end);
+}
+
+double seconds(Clock::time_point from, Clock::time_point to) {
+  return to < from ? 0 : std::chrono::duration<double>(to - from).count();
+}
+
+}  // namespace
+
+Output::Output(const Request& request, std::span<const TokenId> eos, std::shared_ptr<const VocabBytes> vocab)
+    : id_(request.id),
+      params_(request.params),
+      prompt_tokens_(static_cast<int32_t>(request.prompt.size())),
+      max_tokens_(request.max_length - prompt_tokens_),
+      stop_tokens_(request.params.stop_token_ids),
+      detokenizer_(vocab, detokenizer_options(request, vocab.get())),
+      enqueued_(request.enqueued) {
+  if (!params_.ignore_eos) stop_tokens_.insert(stop_tokens_.end(), eos.begin(), eos.end());
+}
+
+std::span<const TokenId> Output::forbidden() const {
+  return sampled_ < params_.min_tokens ? std::span<const TokenId>(stop_tokens_) : std::span<const TokenId>();
+}
+
+void Output::push(Sample&& sample) {
+  ++sampled_;
+  if (sampled_ == 1) first_token_ = Clock::now();
+  if (std::ranges::find(stop_tokens_, sample.token) != stop_tokens_.end()) {
+    stop_token_ = sample.token;
+    return finish(FinishReason::stop);
+  }
+  tokens_.push_back(sample.token);
+  if (params_.logprobs) logprobs_.push_back(std::move(sample.logprobs));
+  if (const int stop = detokenizer_.push(sample.token); stop >= 0) {
+    stop_string_ = params_.stop[static_cast<size_t>(stop)];
+    return finish(FinishReason::stop);
+  }
+  if (sampled_ == max_tokens_) finish(FinishReason::length);
+}
+
+void Output::finish(FinishReason reason, std::string error) {
+  reason_ = reason;
+  error_ = std::move(error);
+}
+
+bool Output::take(OutputDelta& delta) {
+  if (!finished() && !params_.stream) return false;
+  const size_t tokens = detokenizer_.release(finished(), delta.text);
+  if (!finished() && tokens == 0 && delta.text.empty()) return false;
+  move_front(tokens_, tokens, delta.token_ids);
+  move_front(logprobs_, tokens, delta.logprobs);
+  fill(delta);
+  return true;
+}
+
+void Output::fill(OutputDelta& delta) const {
+  const Clock::time_point now = Clock::now();
+  delta.id = id_;
+  delta.finish_reason = reason_;
+  delta.error = error_;
+  delta.stop_string = stop_string_;
+  delta.stop_token = stop_token_;
+  delta.prompt_tokens = prompt_tokens_;
+  delta.completion_tokens = sampled_;
+  delta.seed = *params_.seed;
+  delta.queue_seconds = seconds(enqueued_, admitted_);
+  delta.first_token_seconds = seconds(enqueued_, first_token_);
+  delta.total_seconds = seconds(enqueued_, now);
+}
+
+}  // namespace precast

@@ -1,0 +1,52 @@
+// One request's way out: decides when it ends, and cuts text, token ids and logprobs together.
+#pragma once
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "runtime/core/core.h"
+#include "runtime/core/detokenizer.h"
+#include "runtime/core/sampler.h"
+
+namespace precast {
+
+class Output {
+ public:
+  // `eos`: the engine's end-of-sequence tokens. A token that is both stop and eos ends as either.
+  Output(const Request& request, std::span<const TokenId> eos, std::shared_ptr<const VocabBytes> vocab);
+
+  const SamplingParams& params() const { return params_; }
+  // Tokens that must not be sampled now: those that would end the request before min_tokens.
+  std::span<const TokenId> forbidden() const;
+  // Takes a sampled token; afterwards finished() may hold.
+  void push(Sample&& sample);
+  // Ends the request from outside: cancelled, error, or length when there is nothing to generate.
+  void finish(FinishReason reason, std::string error = {});
+  bool finished() const { return reason_ != FinishReason::none; }
+
+  void admitted(Clock::time_point now) { admitted_ = now; }
+  // What is ready since the last call. Returns false when there is nothing to say yet: nothing new, or the whole output
+  // is wanted at once.
+  bool take(OutputDelta& delta);
+
+ private:
+  void fill(OutputDelta& delta) const;
+
+  RequestId id_;
+  SamplingParams params_;
+  int32_t prompt_tokens_;
+  int32_t max_tokens_;
+  std::vector<TokenId> stop_tokens_;  // eos too, unless ignored
+  Detokenizer detokenizer_;
+
+  int32_t sampled_ = 0;
+  std::vector<TokenId> tokens_;  // pushed to the detokenizer and not given out yet
+  std::vector<TokenLogprobs> logprobs_;
+  FinishReason reason_ = FinishReason::none;
+  std::string error_;
+  std::string stop_string_;
+  TokenId stop_token_ = -1;
+  Clock::time_point enqueued_, admitted_{}, first_token_{};
+};
+
+}  // namespace precast
