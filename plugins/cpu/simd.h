@@ -100,9 +100,9 @@ inline __m256 fold_max(F32 x) { return x; }
 
 // Most rows of one call of the linears (kernels.h); what the register tiles of plugins/linear/cpu are made for.
 #if defined(PRECAST_ISA_AVX512)
-inline constexpr int kTileRowsI8 = 12, kTileRowsFloat = 12;
+inline constexpr int kTileRowsI8 = 12, kTileRowsFloat = 48;
 #else
-inline constexpr int kTileRowsI8 = 6, kTileRowsFloat = 6;
+inline constexpr int kTileRowsI8 = 6, kTileRowsFloat = 48;
 #endif
 
 // Sum and maximum over the lanes, always in the same order.
@@ -142,8 +142,20 @@ inline F32 exp(F32 x) {
 #endif
 }
 
-// x · sigmoid(x)
-inline F32 silu(F32 x) { return div(x, add(set1(1.0f), exp(sub(zero(), x)))); }
+// a where x < 0, otherwise b
+inline F32 where_negative(F32 x, F32 a, F32 b) {
+#if defined(PRECAST_ISA_AVX512)
+  return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, zero(), _CMP_LT_OQ), b, a);
+#else
+  return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, zero(), _CMP_LT_OQ));
+#endif
+}
+
+// x · sigmoid(x) = x · (x < 0 ? e : 1) / (1 + e) with e = exp(−|x|), which cannot overflow: silu(−1e38) is −0.
+inline F32 silu(F32 x) {
+  const F32 e = exp(sub(zero(), abs(x)));
+  return div(mul(x, where_negative(x, e, set1(1.0f))), add(set1(1.0f), e));
+}
 
 // Round to nearest even; NaN stays NaN.
 inline bf16_t to_bf16(float x) {

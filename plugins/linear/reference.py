@@ -18,7 +18,7 @@ def linear(x: Array, weight: Array, bias: Array | None = None) -> F32:
 
     A NaN or infinity in a row of x makes NaN or infinity of that row of y only.
     """
-    y = np.asarray(x, np.float32) @ np.asarray(weight, np.float32).T
+    y: F32 = np.asarray(x, np.float32) @ np.asarray(weight, np.float32).T
     return y if bias is None else y + np.asarray(bias, np.float32)
 
 
@@ -49,7 +49,7 @@ def linear_int8(x: Array, weight_int8: Array, scale: Array, group: int, bias: Ar
 def silu_mul(gate: Array, up: Array) -> F32:
     """silu(gate) · up with silu(x) = x / (1 + e^−x); f32 of any one shape. silu(−∞) is NaN, as −∞ · 0 is."""
     gate = np.asarray(gate, np.float32)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         e = np.exp(-np.abs(gate))
-        silu = gate * np.where(gate < 0, e, 1) / (1 + e)
-    return (silu * np.asarray(up, np.float32)).astype(np.float32)
+        y: F32 = (gate * np.where(gate < 0, e, 1) / (1 + e) * np.asarray(up, np.float32)).astype(np.float32)
+    return y

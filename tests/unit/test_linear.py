@@ -127,6 +127,18 @@ def test_silu_mul_of_interleaved_gate_and_up(level, kind, with_bias):
             assert not y[:, n:].any()
 
 
+def test_silu_mul_of_huge_gates(level):
+    gates = np.array([-3e38, -1e30, -100, -88, -20, -1e-30, 0, 1e-30, 20, 100, 1e30, 3e38, -np.inf, np.inf, np.nan, 1])
+    gate, up = np.zeros((2, 16, 4), np.float32)
+    gate[:, 0], up[:, 1] = 1, 1  # x[0] reaches all gates, x[1] all ups
+    linear = PackedLinear(level, interleave_gate_up(gate, up))
+    for value in gates.astype(np.float32):
+        y = linear(np.array([[value, 3, 0, 0]], np.float32), epilogue="silu_mul")[0, 0]
+        # 0 · inf in the dot product: an infinite gate makes its up NaN
+        want = reference.silu_mul(value, np.float32(3)) if np.isfinite(value) else np.float32(np.nan)
+        np.testing.assert_allclose(y, want, rtol=1e-6, atol=1e-35)
+
+
 @pytest.mark.parametrize("group", [0, 32])
 def test_hostile_rows_stay_with_themselves(level, group):
     rng = np.random.default_rng(8)

@@ -41,7 +41,7 @@ inline void dot_i8(const Weight8* w, int64_t panel_bytes, const QuantizedTile& x
     for (int half = 0; half < 2 * Panels; ++half) {
       for (int r = 0; r < Rows; ++r) sum[half][r] = _mm256_setzero_si256();
     }
-    const int8_t* end = q + columns * Rows;
+    const int8_t* end = q + int64_t{columns} * Rows;
     for (; q < end; q += 4 * Rows, w += 4 * kPanel) {
 #pragma GCC unroll 4
       for (int half = 0; half < 2 * Panels; ++half) {
