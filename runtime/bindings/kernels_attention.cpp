@@ -1,7 +1,130 @@
+// rms_norm, rope, kv_append and paged attention of any ISA level, on numpy arrays. For tests: shapes are checked here,
+// so that a wrong one is a ValueError.
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <string>
+#include <vector>
+
+#include "plugins/cpu/isa.h"
+#include "plugins/cpu/kernels.h"
 #include "runtime/bindings/bindings.h"
 
 namespace precast {
 
-void bind_attention_kernels(nanobind::module_&) {}
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+template <typename T, int Dims>
+using Read = nb::ndarray<const T, nb::ndim<Dims>, nb::c_contig, nb::device::cpu>;
+template <typename T, int Dims>
+using Write = nb::ndarray<T, nb::ndim<Dims>, nb::c_contig, nb::device::cpu>;
+// KV blocks [pages][2 · 32 · head_size]; bf16 as any 2-byte type.
+using Blocks = nb::ndarray<nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using ReadBlocks = nb::ndarray<nb::ro, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+void require(bool ok, const char* what) {
+  if (!ok) throw nb::value_error(what);
+}
+
+template <typename B>
+KvDType kv_dtype(const B& blocks, size_t head_size) {
+  require(head_size >= 1 && head_size <= 4096 && blocks.shape(1) == 2 * kPageTokens * head_size &&
+              (blocks.itemsize() == 2 || blocks.itemsize() == 4),
+          "the blocks are not [pages][2·32·head_size] of float32 or bfloat16");
+  return blocks.itemsize() == 4 ? KvDType::f32 : KvDType::bf16;
+}
+
+void rms_norm(const std::string& level, const Read<float, 2>& x, const std::optional<Read<float, 1>>& gain,
+              float epsilon, const Write<float, 2>& y) {
+  require(x.shape(0) == y.shape(0) && x.shape(1) == y.shape(1) && x.shape(1) > 0, "y has not the shape of x");
+  require(!gain || gain->shape(0) == x.shape(1), "the gain has not one value per column");
+  const KernelTable& table = kernel_table(level);
+  for (size_t r = 0, n = x.shape(1); r < x.shape(0); ++r) {
+    table.rms_norm(x.data() + r * n, gain ? gain->data() : nullptr, epsilon, static_cast<int>(n), y.data() + r * n);
+  }
+}
+
+void rope(const std::string& level, const Write<float, 3>& x, const Read<float, 2>& cos, const Read<float, 2>& sin) {
+  const size_t half = cos.shape(1);
+  require(cos.shape(0) == x.shape(0) && sin.shape(0) == x.shape(0) && sin.shape(1) == half && 2 * half <= x.shape(2),
+          "cos and sin are not [rows of x][rotary_dim/2]");
+  const KernelTable& table = kernel_table(level);
+  for (size_t r = 0; r < x.shape(0); ++r) {
+    table.rope(x.data() + r * x.shape(1) * x.shape(2), static_cast<int>(x.shape(1)), static_cast<int>(x.shape(2)),
+               static_cast<int>(2 * half), cos.data() + r * half, sin.data() + r * half);
+  }
+}
+
+void kv_append(const std::string& level, const Blocks& blocks, int page, int slot, const Read<float, 1>& k,
+               const Read<float, 1>& v) {
+  require(k.shape(0) == v.shape(0), "k and v differ in length");
+  const KvDType dtype = kv_dtype(blocks, k.shape(0));
+  require(page >= 0 && static_cast<size_t>(page) < blocks.shape(0) && slot >= 0 && slot < kPageTokens,
+          "the page or the slot lies outside the blocks");
+  auto* block =
+      static_cast<std::byte*>(blocks.data()) + static_cast<size_t>(page) * blocks.shape(1) * blocks.itemsize();
+  kernel_table(level).kv_append(k.data(), v.data(), static_cast<int>(k.shape(0)), dtype, block, slot);
+}
+
+void attention_partial(const std::string& level, const Read<float, 3>& q, const ReadBlocks& blocks,
+                       const Read<int32_t, 1>& block_table, int first_position, float scale, int split,
+                       const Write<float, 2>& partial) {
+  const size_t rows = q.shape(0), heads = q.shape(1), head_size = q.shape(2);
+  const KvDType dtype = kv_dtype(blocks, head_size);
+  require(rows >= 1 && rows <= 4096 && heads >= 1 && heads <= 4096, "q has no rows or heads, or too many");
+  require(first_position >= 0 && split >= 0 && split < 1 << 20, "the position or the split is negative, or too large");
+  const size_t last = static_cast<size_t>(first_position) + rows - 1;
+  require(last / kPageTokens < block_table.shape(0), "the block table is too short");
+  require(partial.shape(0) == rows * heads && partial.shape(1) == head_size + 2, "partial is not [rows·heads][2 + D]");
+  std::vector<const void*> pages(std::max<size_t>(block_table.shape(0), (split + 1) * kContextSplit / kPageTokens));
+  for (size_t j = 0; j < block_table.shape(0); ++j) {
+    const int32_t page = block_table.data()[j];
+    require(page >= 0 && static_cast<size_t>(page) < blocks.shape(0), "a page lies outside the blocks");
+    pages[j] =
+        static_cast<const std::byte*>(blocks.data()) + static_cast<size_t>(page) * blocks.shape(1) * blocks.itemsize();
+  }
+  const KernelTable& table = kernel_table(level);
+  const AttentionShape shape{static_cast<int32_t>(head_size), static_cast<int32_t>(heads), scale, dtype};
+  std::vector<float> scratch(static_cast<size_t>(table.attention_scratch_floats(shape, static_cast<int>(rows))));
+  table.attention_partial(
+      shape,
+      {q.data(), static_cast<int64_t>(heads * head_size), static_cast<int32_t>(rows), first_position, pages.data()},
+      split, partial.data(), scratch.data());
+}
+
+void attention_merge(const std::string& level, const Write<float, 2>& state, const Read<float, 2>& partial) {
+  require(state.shape(1) > 2 && state.shape(0) == partial.shape(0) && state.shape(1) == partial.shape(1),
+          "state and partial are not both [rows·heads][2 + D]");
+  kernel_table(level).attention_merge(static_cast<int>(state.shape(1)) - 2, static_cast<int>(state.shape(0)),
+                                      state.data(), partial.data());
+}
+
+void attention_finish(const std::string& level, const Read<float, 2>& state, const Write<float, 2>& out) {
+  require(state.shape(1) > 2 && out.shape(0) == state.shape(0) && out.shape(1) + 2 == state.shape(1),
+          "state is not [rows·heads][2 + D], or out not [rows·heads][D]");
+  for (size_t i = 0; i < state.shape(0); ++i) {
+    kernel_table(level).attention_finish(static_cast<int>(out.shape(1)), state.data() + i * state.shape(1),
+                                         out.data() + i * out.shape(1));
+  }
+}
+
+}  // namespace
+
+void bind_attention_kernels(nb::module_& m) {
+  m.def("rms_norm", &rms_norm, "level"_a, "x"_a, "gain"_a.none(), "epsilon"_a, "y"_a, "y f32 [rows][n] from x.");
+  m.def("rope", &rope, "level"_a, "x"_a, "cos"_a, "sin"_a, "Rotates x f32 [rows][heads][head_size] in place.");
+  m.def("kv_append", &kv_append, "level"_a, "blocks"_a, "page"_a, "slot"_a, "k"_a, "v"_a,
+        "Writes k, v f32 [head_size] to a slot of blocks [pages][2·32·head_size].");
+  m.def(
+      "attention_partial", &attention_partial, "level"_a, "q"_a, "blocks"_a, "block_table"_a, "first_position"_a,
+      "scale"_a, "split"_a, "partial"_a,
+      "One context split for q f32 [rows][heads of one KV head][head_size] → partial f32 [rows·heads][2 + head_size].");
+  m.def("attention_merge", &attention_merge, "level"_a, "state"_a, "partial"_a, "Merges a later split into state.");
+  m.def("attention_finish", &attention_finish, "level"_a, "state"_a, "out"_a, "out f32 [rows·heads][head_size].");
+}
 
 }  // namespace precast

@@ -1,0 +1,123 @@
+// paged_attention: items of (tile of query rows, KV head), or of one context split of these.
+#include "runtime/core/cpu_op_maker.h"
+
+namespace precast {
+
+namespace {
+
+class PagedAttention final : public CpuOp {
+ public:
+  explicit PagedAttention(const CpuOpMaker& maker)
+      : context_(maker.context),
+        q_(maker.f32_input(0, columns(context_.model), false)),
+        out_(maker.f32_output(columns(context_.model), false)),
+        layer_(maker.layer()) {
+    const CpuModel& model = context_.model;
+    shape_ = {model.head_size, model.heads_per_kv(), static_cast<float>(maker.op.attributes.real("scale")),
+              model.kv_dtype};
+    stride_ = attention_partial_floats(model.head_size);
+    const int64_t lines = int64_t{context_.attention.limits.tile_rows} * shape_.heads_per_kv;
+    pages_bytes_ = round_up(int64_t{8} * model.max_pages(), 64);
+    state_floats_ = round_up(lines * stride_, 16);
+    kernel_floats_ = context_.kernels.attention_scratch_floats(shape_, context_.attention.limits.tile_rows);
+  }
+
+  int64_t scratch_bytes() const override { return pages_bytes_ + 4 * (2 * state_floats_ + kernel_floats_); }
+
+  void run(const CpuStep& step) override {
+    const AttentionSchedule& schedule = step.attention;
+    const int heads = context_.model.num_kv_heads;
+    if (schedule.split) {
+      context_.pool.parallel_for(static_cast<int>(schedule.items.size()) * heads, [&](int i, int thread) {
+        const AttentionItem& item = schedule.items[static_cast<size_t>(i / heads)];
+        run_split(schedule.tiles[static_cast<size_t>(item.tile)], item, i % heads, scratch(thread));
+      });
+    } else {
+      context_.pool.parallel_for(static_cast<int>(schedule.tiles.size()) * heads, [&](int i, int thread) {
+        run_tile(schedule.tiles[static_cast<size_t>(i / heads)], i % heads, scratch(thread));
+      });
+    }
+  }
+
+ private:
+  struct Scratch {
+    const void** pages;
+    float *state, *partial, *kernel;
+  };
+
+  static int64_t columns(const CpuModel& model) { return int64_t{model.num_heads} * model.head_size; }
+
+  Scratch scratch(int thread) const {
+    std::byte* p = context_.scratch_of(thread);
+    auto* state = reinterpret_cast<float*>(p + pages_bytes_);
+    return {reinterpret_cast<const void**>(p), state, state + state_floats_, state + 2 * state_floats_};
+  }
+
+  int count(const AttentionTile& tile) const { return tile.rows * shape_.heads_per_kv; }
+
+  void partial(const AttentionTile& tile, int head, int split, const Scratch& s, float* to) const {
+    constexpr int kSplitPages = kContextSplit / kPageTokens;
+    const int pages = (tile.first_position + tile.rows - 1) / kPageTokens + 1;
+    for (int j = split * kSplitPages; j < std::min(pages, (split + 1) * kSplitPages); ++j) {
+      s.pages[j] = context_.pages.block(tile.pages[j], layer_, head);
+    }
+    const float* q = q_.row(tile.first_row) + int64_t{head} * shape_.heads_per_kv * shape_.head_size;
+    context_.kernels.attention_partial(shape_, {q, q_.ld, tile.rows, tile.first_position, s.pages}, split, to,
+                                       s.kernel);
+  }
+
+  void merge(const AttentionTile& tile, float* state, const float* partial) const {
+    context_.kernels.attention_merge(shape_.head_size, count(tile), state, partial);
+  }
+
+  void clear(const AttentionTile& tile, float* state) const {
+    for (int i = 0; i < count(tile); ++i) state[i * stride_ + 1] = 0.0f;  // l = 0: empty
+  }
+
+  void finish(const AttentionTile& tile, int head, const float* state) const {
+    for (int i = 0; i < count(tile); ++i) {
+      const int64_t row = tile.first_row + i / shape_.heads_per_kv;
+      const int64_t h = int64_t{head} * shape_.heads_per_kv + i % shape_.heads_per_kv;
+      context_.kernels.attention_finish(shape_.head_size, state + i * stride_, out_.row(row) + h * shape_.head_size);
+      if (h == 0) out_.clear_padding(row);
+    }
+  }
+
+  void run_tile(const AttentionTile& tile, int head, const Scratch& s) const {
+    clear(tile, s.state);
+    for (int split = 0; split < tile.splits; ++split) {
+      partial(tile, head, split, s, s.partial);
+      merge(tile, s.state, s.partial);
+    }
+    finish(tile, head, s.state);
+  }
+
+  // Whoever does the last split of a tile and head merges them all, in rising order: no second round of work is needed.
+  void run_split(const AttentionTile& tile, const AttentionItem& item, int head, const Scratch& s) const {
+    const int64_t heads = context_.model.num_kv_heads, size = count(tile) * stride_;
+    float* first = reinterpret_cast<float*>(context_.attention.partials.data()) +
+                   (tile.partials * heads + int64_t{head} * tile.splits * tile.rows) * shape_.heads_per_kv * stride_;
+    partial(tile, head, item.split, s, first + item.split * size);
+    std::atomic<int32_t>& done = context_.attention.done[static_cast<size_t>(item.tile * heads + head)];
+    if (done.fetch_add(1, std::memory_order_acq_rel) + 1 < tile.splits) return;
+    done.store(0, std::memory_order_relaxed);
+    clear(tile, s.state);
+    for (int split = 0; split < tile.splits; ++split) merge(tile, s.state, first + split * size);
+    finish(tile, head, s.state);
+  }
+
+  CpuContext& context_;
+  const CpuValue &q_, &out_;
+  int layer_;
+  AttentionShape shape_;
+  int64_t stride_, pages_bytes_, state_floats_, kernel_floats_;
+};
+
+}  // namespace
+
+std::unique_ptr<CpuOp> make_paged_attention(const CpuOpMaker& maker) {
+  maker.expect_counts(1, 0);
+  return std::make_unique<PagedAttention>(maker);
+}
+
+}  // namespace precast

@@ -1,0 +1,275 @@
+#include "runtime/core/cpu_backend.h"
+
+#include <cmath>
+#include <new>
+#include <system_error>
+
+#include "plugins/cpu/isa.h"
+#include "runtime/core/cpu_op_maker.h"
+#include "runtime/core/cpu_quota.h"
+#include "runtime/core/step_check.h"
+
+namespace precast {
+
+namespace {
+
+constexpr int kMaxThreads = 1024;
+constexpr int64_t kMaxArenaBytes = int64_t{1} << 46;
+
+// Query rows × heads of an attention tile: enough to widen each bf16 page once for many rows, few enough that their
+// scores of a split (256 floats each) stay in the L2 cache.
+constexpr int kAttentionLines = 64;
+constexpr int64_t kPartialBytes = int64_t{16} << 20;  // for partial states of attention, at least
+constexpr int kItemsPerThread = 4;
+
+CpuModel read_model(const Attributes& a) {
+  CpuModel model{};
+  const auto integer = [&a](const char* key, int64_t low, int64_t high) {
+    return static_cast<int32_t>(a.integer(key, low, high));
+  };
+  model.limits.vocab_size = integer("vocab_size", 1, 1 << 26);
+  model.limits.max_num_tokens = integer("max_num_tokens", 1, 1 << 20);
+  model.limits.max_batch_size = integer("max_batch_size", 1, model.limits.max_num_tokens);
+  model.limits.max_seq_len = integer("max_seq_len", 1, 1 << 26);
+  model.limits.page_tokens = kPageTokens;
+  model.num_layers = integer("num_layers", 1, 1 << 16);
+  model.num_heads = integer("num_heads", 1, 1 << 12);
+  model.num_kv_heads = integer("num_kv_heads", 1, model.num_heads);
+  model.head_size = integer("head_size", 1, 1 << 12);
+  model.rotary_dim = integer("rotary_dim", 0, model.head_size);
+  const std::string& dtype = a.text("kv_cache_dtype");
+  CpuOpMaker::expect(dtype == "float32" || dtype == "bfloat16", "kv_cache_dtype " + dtype + " is unknown");
+  CpuOpMaker::expect(model.num_heads % model.num_kv_heads == 0, "num_heads is no multiple of num_kv_heads");
+  CpuOpMaker::expect(model.rotary_dim % 2 == 0, "rotary_dim is odd");
+  model.kv_dtype = dtype == "float32" ? KvDType::f32 : KvDType::bf16;
+  return model;
+}
+
+const KernelTable& kernels_for(const std::string& isa) {
+  try {
+    const std::string here = isa_level();
+    if (isa != here) {
+      throw EngineError("it was built for ISA " + isa + " and this CPU runs " + here + "; build it again here" +
+                        (isa_supported(isa) ? ", or set PRECAST_ISA=" + isa : ""));
+    }
+    return kernel_table(here);
+  } catch (const IsaError& error) {
+    throw EngineError(error.what());
+  }
+}
+
+// A value that is overwritten while somebody still wants it would make an engine compute nonsense: follow the slots.
+void check_slots(const Plan& plan) {
+  std::vector<int32_t> holds(plan.buffers.size(), -1);  // slot → buffer
+  for (const PlanOp& op : plan.ops) {
+    for (const int32_t i : op.inputs) {
+      const PlanBuffer& buffer = plan.buffers[static_cast<size_t>(i)];
+      CpuOpMaker::expect(holds[static_cast<size_t>(buffer.slot)] == i,
+                         "an op reads buffer " + buffer.name + ", which its slot does not hold at that time");
+      for (const int32_t o : op.outputs) {
+        CpuOpMaker::expect(plan.buffers[static_cast<size_t>(o)].slot != buffer.slot,
+                           "an op writes over its input " + buffer.name);
+      }
+    }
+    for (const int32_t o : op.outputs) holds[static_cast<size_t>(plan.buffers[static_cast<size_t>(o)].slot)] = o;
+  }
+}
+
+// The last op's output, which is f32 [S, vocab_size].
+int32_t logits_buffer(const Plan& plan, int32_t vocab_size) {
+  CpuOpMaker::expect(!plan.ops.empty() && plan.ops.back().outputs.size() == 1, "the plan computes nothing");
+  const int32_t logits = plan.ops.back().outputs[0];
+  const PlanBuffer& buffer = plan.buffers[static_cast<size_t>(logits)];
+  CpuOpMaker::expect(!buffer.quantized && buffer.sampled_rows && buffer.columns == vocab_size,
+                     "the last op does not write logits, f32 [S, vocab_size]");
+  return logits;
+}
+
+CpuValue make_value(const PlanBuffer& buffer, const KernelTable& kernels) {
+  CpuValue value{buffer.quantized, buffer.sampled_rows, buffer.columns, buffer.group};
+  if (buffer.quantized) {
+    CpuOpMaker::expect(buffer.group % 4 == 0, "buffer " + buffer.name + " has a group that is no multiple of 4");
+    const int64_t k = padded_k(WeightKind::i8, buffer.columns, buffer.group);
+    const int64_t rows = kernels.tile_rows_i8, groups = buffer.group == 0 ? 1 : k / buffer.group;
+    value.k = static_cast<int32_t>(k);
+    value.tile_bytes = round_up(k * rows, 64) + 2 * round_up(4 * groups * rows, 64);
+  } else {
+    value.ld = round_up(buffer.columns, kPanel);
+  }
+  return value;
+}
+
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(std::shared_ptr<const EngineFile> file, const KernelTable& kernels, const CpuModel& model, int num_threads)
+      : context_{.file = std::move(file),
+                 .kernels = kernels,
+                 .model = model,
+                 .pool = ThreadPool(num_threads),
+                 .pages = KvPool(model.num_layers, model.num_kv_heads, model.head_size, model.kv_dtype),
+                 .values = {},
+                 .rope_tables = {},
+                 .attention = {},
+                 .scratch = {}} {
+    context_.model.limits.page_bytes = context_.pages.page_bytes();
+    plan_arena();
+    plan_attention();
+    make_ops();
+    place_rope_tables();
+    positions_.reserve(static_cast<size_t>(model.limits.max_num_tokens));
+    row_pages_.reserve(static_cast<size_t>(model.limits.max_num_tokens));
+  }
+
+  const ModelLimits& limits() const override { return context_.model.limits; }
+
+  void allocate_pages(int32_t num_pages) override {
+    if (num_pages < 1 || num_pages > kMaxArenaBytes / context_.pages.page_bytes()) throw std::bad_alloc();
+    context_.pages.allocate(num_pages);
+  }
+
+  void run(const StepBatch& batch, float* logits) override {
+    check_step(batch, limits(), context_.pages.num_pages());
+    positions_.clear();
+    row_pages_.clear();
+    for (const StepSequence& sequence : batch.sequences) {
+      for (int32_t i = 0; i < sequence.num_rows; ++i) {
+        positions_.push_back(sequence.first_position + i);
+        row_pages_.push_back(batch.block_tables.data() + sequence.block_table);
+      }
+    }
+    schedule_attention(batch, context_.attention.limits, schedule_);
+    compute_rope_tables();
+    const CpuStep step{batch, positions_.data(), row_pages_.data(), schedule_, logits};
+    for (const std::unique_ptr<CpuOp>& op : ops_) op->run(step);
+  }
+
+  void copy_page(PageId from, PageId to, int32_t num_tokens) override {
+    const int32_t pages = context_.pages.num_pages();
+    if (from < 0 || from >= pages || to < 0 || to >= pages || num_tokens < 0 || num_tokens > kPageTokens) {
+      throw std::invalid_argument("copy_page has a page outside the pool, or too many tokens");
+    }
+    // Tokens lie across the page; all of it is one copy, and what lies behind num_tokens is overwritten or never read.
+    if (from == to || num_tokens == 0) return;
+    std::copy_n(context_.pages.block(from, 0, 0), context_.pages.page_bytes(), context_.pages.block(to, 0, 0));
+  }
+
+ private:
+  void plan_arena() {
+    const Plan& plan = context_.file->plan();
+    check_slots(plan);
+    const int32_t logits = logits_buffer(plan, limits().vocab_size);
+    std::vector<int64_t> slot_bytes(plan.buffers.size(), 0), slot_begin(plan.buffers.size(), 0);
+    const int64_t rows = limits().max_num_tokens;
+    for (const PlanBuffer& buffer : plan.buffers) {
+      const CpuValue value = make_value(buffer, context_.kernels);
+      const int64_t bytes =
+          value.quantized ? divide_up(rows, context_.kernels.tile_rows_i8) * value.tile_bytes : rows * value.ld * 4;
+      context_.values.push_back(value);
+      if (context_.values.size() - 1 == static_cast<size_t>(logits)) continue;
+      int64_t& slot = slot_bytes[static_cast<size_t>(buffer.slot)];
+      slot = std::max(slot, bytes);
+    }
+    int64_t total = 0;
+    for (size_t i = 0; i < slot_bytes.size(); ++i) {
+      slot_begin[i] = total;
+      total += round_up(slot_bytes[i], 64);
+      CpuOpMaker::expect(total <= kMaxArenaBytes, "its activations take more memory than any machine has");
+    }
+    arena_ = Memory(static_cast<size_t>(total));
+    for (size_t i = 0; i < plan.buffers.size(); ++i) {
+      context_.values[i].data = arena_.data() + slot_begin[static_cast<size_t>(plan.buffers[i].slot)];
+    }
+    context_.values[static_cast<size_t>(logits)].data = nullptr;
+    context_.values[static_cast<size_t>(logits)].ld = limits().vocab_size;
+  }
+
+  void plan_attention() {
+    const CpuModel& model = context_.model;
+    const int threads = context_.pool.num_threads();
+    const int64_t row_bytes = 4 * model.num_heads * attention_partial_floats(model.head_size);
+    const int64_t max_splits = divide_up(limits().max_seq_len, kContextSplit);
+    AttentionLimits& limits = context_.attention.limits;
+    limits.tile_rows = std::max(1, kAttentionLines / model.heads_per_kv());
+    limits.wanted_items = threads == 1 ? 0 : kItemsPerThread * threads;
+    limits.num_kv_heads = model.num_kv_heads;
+    limits.max_partials = std::max(max_splits, kPartialBytes / row_bytes);
+    if (threads == 1) return;
+    context_.attention.partials = Memory(static_cast<size_t>(limits.max_partials * row_bytes));
+    context_.attention.done = std::make_unique<std::atomic<int32_t>[]>(static_cast<size_t>(limits.wanted_items));
+  }
+
+  void make_ops() {
+    const Plan& plan = context_.file->plan();
+    int64_t scratch = 0;
+    for (size_t i = 0; i < plan.ops.size(); ++i) {
+      try {
+        ops_.push_back(CpuOpMaker(context_, plan.ops[i]).make());
+        scratch = std::max(scratch, ops_.back()->scratch_bytes());
+      } catch (const EngineError& error) {
+        throw EngineError("op " + std::to_string(i) + " (" + name(plan, plan.ops[i]) + "): " + error.what());
+      }
+    }
+    for (int i = 0; i < context_.pool.num_threads(); ++i) context_.scratch.emplace_back(static_cast<size_t>(scratch));
+  }
+
+  static std::string name(const Plan& plan, const PlanOp& op) {
+    return op.outputs.empty() ? op.kernel : op.kernel + " → " + plan.buffers[static_cast<size_t>(op.outputs[0])].name;
+  }
+
+  void place_rope_tables() {
+    const int64_t floats = int64_t{limits().max_num_tokens} * (context_.model.rotary_dim / 2);
+    rope_memory_ = Memory(context_.rope_tables.size() * 2 * static_cast<size_t>(floats) * 4);
+    auto* p = reinterpret_cast<float*>(rope_memory_.data());
+    for (RopeTable& table : context_.rope_tables) {
+      table.cos = p;
+      table.sin = p + floats;
+      p += 2 * floats;
+    }
+  }
+
+  // The angle is rounded to f32, as the frameworks that trained the models do; its cosine and sine are not.
+  void compute_rope_tables() {
+    const int64_t half = context_.model.rotary_dim / 2;
+    for (const RopeTable& table : context_.rope_tables) {
+      context_.for_rows(static_cast<int64_t>(positions_.size()), 16 * half, 1, [&](int64_t begin, int64_t end, int) {
+        for (int64_t i = begin * half; i < end * half; ++i) {
+          const float angle =
+              static_cast<float>(positions_[static_cast<size_t>(i / half)]) * table.inverse_frequencies[i % half];
+          table.cos[i] = static_cast<float>(std::cos(static_cast<double>(angle)) * table.attention_factor);
+          table.sin[i] = static_cast<float>(std::sin(static_cast<double>(angle)) * table.attention_factor);
+        }
+      });
+    }
+  }
+
+  CpuContext context_;
+  Memory arena_, rope_memory_;
+  std::vector<std::unique_ptr<CpuOp>> ops_;
+  // Of the step that runs.
+  std::vector<int32_t> positions_;
+  std::vector<const PageId*> row_pages_;
+  AttentionSchedule schedule_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cpu_backend(std::shared_ptr<const EngineFile> file, int num_threads) {
+  const int threads = num_threads == 0 ? available_cpus() : num_threads;
+  if (threads < 1 || threads > kMaxThreads) {
+    throw EngineError("num_threads must be 0 (all that this process may use) or 1 … " + std::to_string(kMaxThreads));
+  }
+  const std::string path = file->path();
+  try {
+    const Attributes& attributes = file->plan().attributes;
+    const KernelTable& kernels = kernels_for(attributes.text("isa"));
+    return std::make_unique<CpuBackend>(std::move(file), kernels, read_model(attributes), threads);
+  } catch (const EngineError& error) {
+    throw EngineError(path + " will not load: " + error.what());
+  } catch (const std::system_error&) {
+    throw EngineError("this process cannot start " + std::to_string(threads) + " threads");
+  } catch (const std::bad_alloc&) {
+    throw EngineError(path + " will not load: there is not enough memory for its activations");
+  }
+}
+
+}  // namespace precast

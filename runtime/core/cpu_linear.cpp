@@ -1,0 +1,125 @@
+// linear: blocks of panels × groups of row tiles.
+#include "runtime/core/cpu_op_maker.h"
+
+namespace precast {
+
+namespace {
+
+// Weights of a block are read from memory once and then serve every row tile, so they have to stay in the L2 cache
+// beside a tile of activations; 256 KiB do on every CPU with AVX2. Long rows get at least kMinPanels, since the kernels
+// take up to four panels at a time.
+constexpr int64_t kBlockBytes = 256 << 10;
+constexpr int64_t kMinPanels = 4;  // even: gate and up stay together
+// Items per thread that are aimed at, so that the last one does not keep the others waiting for long.
+constexpr int64_t kItemsPerThread = 4;
+
+class Linear final : public CpuOp {
+ public:
+  Linear(const CpuOpMaker& maker, const CpuValue& in, const CpuValue& out)
+      : context_(maker.context), in_(in), out_(out) {
+    const Attributes& attributes = maker.op.attributes;
+    const std::string& epilogue = attributes.text("epilogue");
+    CpuOpMaker::expect(epilogue == "none" || epilogue == "add" || epilogue == "silu_mul",
+                       "it has the unknown epilogue " + epilogue);
+    epilogue_ = epilogue == "none" ? Epilogue::none : epilogue == "add" ? Epilogue::add : Epilogue::silu_mul;
+    const int64_t n = attributes.integer("n", 1, 1 << 27), k = attributes.integer("k", 1, 1 << 26);
+    const bool pairs = epilogue_ == Epilogue::silu_mul, has_bias = attributes.integer("has_bias", 0, 1) == 1;
+    CpuOpMaker::expect(!pairs || n % 2 == 0, "silu_mul needs an even n");
+    CpuOpMaker::expect(!maker.op.weights.empty(), "it has no weight");
+    const Section& w = maker.section(0);
+    kind_ = weight_kind(maker, w);
+    const bool i8 = kind_ == WeightKind::i8;
+    maker.expect_counts(epilogue_ == Epilogue::add ? 2 : 1, 1u + (i8 ? 1 : 0) + (has_bias ? 1 : 0));
+
+    CpuOpMaker::expect(in.quantized == i8 && in.columns == k && in.sampled_rows == out.sampled_rows,
+                       std::string("its input is not ") + (i8 ? "quantized" : "f32") + " of " + std::to_string(k) +
+                           " columns and the output's rows");
+    maker.f32_output(pairs ? n / 2 : n, in.sampled_rows);
+    if (epilogue_ == Epilogue::add) {
+      residual_ = &maker.f32_input(1, n, in.sampled_rows);
+      CpuOpMaker::expect(out.data != nullptr, "the logits take no residual");
+    }
+    const int64_t padded_n = pairs ? 2 * round_up(n / 2, kPanel) : round_up(n, kPanel);
+    const float* scale = i8 ? maker.vector(1, padded_n) : nullptr;
+    if (has_bias) bias_ = maker.vector(i8 ? 2 : 1, padded_n);
+    w_ = packed_weights(maker, w, padded_n, padded_k(kind_, k, in.group), in.group, scale);
+    panel_bytes_ = static_cast<int64_t>(w.length) / (padded_n / kPanel);
+    tile_rows_ = i8 ? context_.kernels.tile_rows_i8 : context_.kernels.tile_rows_float;
+  }
+
+  // One panel of a tile: see `tail`.
+  int64_t scratch_bytes() const override { return tile_rows_ * kPanel * int64_t{4}; }
+
+  void run(const CpuStep& step) override {
+    const int64_t rows = step.rows(out_), tiles = divide_up(rows, tile_rows_), panels = w_.n / kPanel;
+    const int64_t wanted = kItemsPerThread * context_.pool.num_threads();
+    const int64_t largest = std::max(kMinPanels, kBlockBytes / panel_bytes_ / 2 * 2);
+    const int64_t block = std::clamp(round_up(panels / wanted, 2), std::min(kMinPanels, largest), largest);
+    const int64_t blocks = divide_up(panels, block);
+    const int64_t groups = std::min(tiles, divide_up(wanted, blocks));  // of row tiles
+    const int64_t group_tiles = groups == 0 ? 0 : divide_up(tiles, groups);
+    context_.pool.parallel_for(static_cast<int>(blocks * groups), [&](int item, int thread) {
+      const int64_t first_panel = item / groups * block, first_tile = item % groups * group_tiles;
+      for (int64_t t = first_tile; t < std::min(tiles, first_tile + group_tiles); ++t) {
+        const int64_t row = t * tile_rows_;
+        run_tile(step, t, static_cast<int>(std::min<int64_t>(tile_rows_, rows - row)), static_cast<int>(first_panel),
+                 static_cast<int>(std::min(panels, first_panel + block)), thread);
+      }
+    });
+  }
+
+ private:
+  void run_tile(const CpuStep& step, int64_t tile, int rows, int panel_begin, int panel_end, int thread) const {
+    const int64_t row = tile * tile_rows_;
+    float* y = out_.data == nullptr ? step.logits + row * out_.ld : out_.row(row);
+    const LinearOut out{y, out_.ld, bias_, residual_ == nullptr ? nullptr : residual_->row(row), epilogue_};
+    if (epilogue_ == Epilogue::none && int64_t{kPanel} * panel_end > out_.ld) {
+      --panel_end;
+      tail(out, tile, rows, panel_end, thread);
+    }
+    if (panel_begin < panel_end) multiply(w_, tile, rows, panel_begin, panel_end, out);
+  }
+
+  // The last panel of logits whose number is no multiple of the panel: only the real columns reach y.
+  void tail(const LinearOut& out, int64_t tile, int rows, int panel, int thread) const {
+    const int64_t channel = int64_t{kPanel} * panel;
+    auto* y = reinterpret_cast<float*>(context_.scratch_of(thread));
+    LinearWeights w = w_;
+    w.w = static_cast<const std::byte*>(w_.w) + panel * panel_bytes_;
+    w.scale = w_.scale == nullptr ? nullptr : w_.scale + channel;
+    w.n = kPanel;
+    multiply(w, tile, rows, 0, 1, {y, kPanel, bias_ == nullptr ? nullptr : bias_ + channel, nullptr, Epilogue::none});
+    for (int r = 0; r < rows; ++r) {
+      std::copy(y + r * kPanel, y + r * kPanel + (out_.ld - channel), out.y + r * out.ldy + channel);
+    }
+  }
+
+  void multiply(const LinearWeights& w, int64_t tile, int rows, int panel_begin, int panel_end,
+                const LinearOut& out) const {
+    if (kind_ == WeightKind::i8) {
+      context_.kernels.linear_i8(w, context_.tile(in_, tile), rows, panel_begin, panel_end, out);
+    } else {
+      const auto linear = kind_ == WeightKind::bf16 ? context_.kernels.linear_bf16 : context_.kernels.linear_f32;
+      linear(w, in_.row(tile * tile_rows_), in_.ld, rows, panel_begin, panel_end, out);
+    }
+  }
+
+  CpuContext& context_;
+  const CpuValue &in_, &out_;
+  const CpuValue* residual_ = nullptr;
+  WeightKind kind_;
+  Epilogue epilogue_;
+  LinearWeights w_;
+  const float* bias_ = nullptr;
+  int64_t panel_bytes_;
+  int64_t tile_rows_;
+};
+
+}  // namespace
+
+std::unique_ptr<CpuOp> make_linear(const CpuOpMaker& maker) {
+  CpuOpMaker::expect(!maker.op.inputs.empty() && maker.op.outputs.size() == 1, "it has no input, or not one output");
+  return std::make_unique<Linear>(maker, maker.input(0), maker.output());
+}
+
+}  // namespace precast

@@ -1,0 +1,93 @@
+// rms_norm, with or without quantization of its result, and quantize alone. Quantized values lie in tiles of rows, and
+// a tile is made by one thread.
+#include "runtime/core/cpu_op_maker.h"
+
+namespace precast {
+
+namespace {
+
+class RmsNorm final : public CpuOp {
+ public:
+  RmsNorm(const CpuOpMaker& maker, const CpuValue& in, const CpuValue& out)
+      : context_(maker.context),
+        in_(in),
+        out_(out),
+        gain_(maker.op.weights.empty() ? nullptr : maker.vector(0, in.columns)),
+        epsilon_(static_cast<float>(maker.op.attributes.real("epsilon"))) {
+    CpuOpMaker::expect(epsilon_ >= 0, "attribute epsilon is negative");
+  }
+
+  void run(const CpuStep& step) override {
+    context_.for_rows(step.rows(out_), out_.columns, 1, [&](int64_t begin, int64_t end, int) {
+      for (int64_t r = begin; r < end; ++r) {
+        context_.kernels.rms_norm(in_.row(r), gain_, epsilon_, in_.columns, out_.row(r));
+        out_.clear_padding(r);
+      }
+    });
+  }
+
+ private:
+  CpuContext& context_;
+  const CpuValue &in_, &out_;
+  const float* gain_;
+  float epsilon_;
+};
+
+// x → tiles of int8, each row normalized on the way when there is a norm.
+class Quantize final : public CpuOp {
+ public:
+  Quantize(const CpuOpMaker& maker, const CpuValue& in, const CpuValue& out, bool norm)
+      : context_(maker.context), in_(in), out_(out), norm_(norm) {
+    if (!norm) return;
+    gain_ = maker.op.weights.empty() ? nullptr : maker.vector(0, in.columns);
+    epsilon_ = static_cast<float>(maker.op.attributes.real("epsilon"));
+    CpuOpMaker::expect(epsilon_ >= 0, "attribute epsilon is negative");
+  }
+
+  int64_t scratch_bytes() const override { return norm_ ? context_.kernels.tile_rows_i8 * in_.ld * 4 : 0; }
+
+  void run(const CpuStep& step) override {
+    const int64_t tile_rows = context_.kernels.tile_rows_i8;
+    context_.for_rows(step.rows(out_), out_.columns, tile_rows, [&](int64_t begin, int64_t end, int thread) {
+      for (int64_t r = begin; r < end; r += tile_rows) {
+        quantize_tile(r, static_cast<int>(std::min(tile_rows, end - r)), r / tile_rows, thread);
+      }
+    });
+  }
+
+ private:
+  void quantize_tile(int64_t first, int rows, int64_t tile, int thread) const {
+    const float* x = in_.row(first);
+    if (norm_) {
+      auto* normed = reinterpret_cast<float*>(context_.scratch_of(thread));
+      for (int r = 0; r < rows; ++r) {
+        context_.kernels.rms_norm(in_.row(first + r), gain_, epsilon_, in_.columns, normed + r * in_.ld);
+      }
+      x = normed;
+    }
+    context_.kernels.quantize_tile(x, in_.ld, rows, in_.columns, out_.k, out_.group, context_.tile(out_, tile));
+  }
+
+  CpuContext& context_;
+  const CpuValue &in_, &out_;
+  bool norm_;
+  const float* gain_ = nullptr;
+  float epsilon_ = 0;
+};
+
+std::unique_ptr<CpuOp> make(const CpuOpMaker& maker, bool norm) {
+  maker.expect_counts(1, norm && !maker.op.weights.empty() ? 1 : 0);
+  const CpuValue &in = maker.input(0), &out = maker.output();
+  CpuOpMaker::expect(!in.quantized && in.columns == out.columns && in.sampled_rows == out.sampled_rows,
+                     "its input is not f32 of the output's shape");
+  if (out.quantized) return std::make_unique<Quantize>(maker, in, out, norm);
+  CpuOpMaker::expect(norm, "its output is not quantized");
+  return std::make_unique<RmsNorm>(maker, in, out);
+}
+
+}  // namespace
+
+std::unique_ptr<CpuOp> make_rms_norm(const CpuOpMaker& maker) { return make(maker, true); }
+std::unique_ptr<CpuOp> make_quantize(const CpuOpMaker& maker) { return make(maker, false); }
+
+}  // namespace precast

@@ -1,0 +1,86 @@
+#include "runtime/core/thread_pool.h"
+
+#include <immintrin.h>
+
+namespace precast {
+
+namespace {
+
+// About 2,000 pauses are 50 to 100 µs: longer than the gaps inside a step, shorter than anyone notices. Spinning
+// without end on a machine with more threads than CPUs would take the CPU from the very thread that is waited for.
+constexpr int kSpins = 2000;
+
+// Until `value` differs from `old`.
+uint32_t wait_for_change(const std::atomic<uint32_t>& value, uint32_t old) {
+  for (int i = 0; i < kSpins; ++i) {
+    const uint32_t now = value.load(std::memory_order_acquire);
+    if (now != old) return now;
+    _mm_pause();
+  }
+  value.wait(old, std::memory_order_acquire);
+  return value.load(std::memory_order_acquire);
+}
+
+}  // namespace
+
+ThreadPool::ThreadPool(int num_threads) {
+  try {
+    for (int thread = 1; thread < num_threads; ++thread) workers_.emplace_back([this, thread] { work(thread); });
+  } catch (...) {  // no more threads to be had: those that started must not outlive us
+    stop();
+    throw;
+  }
+}
+
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
+  stop_.store(true, std::memory_order_relaxed);
+  job_.fetch_add(1, std::memory_order_release);
+  job_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+void ThreadPool::run(Call call, const void* fn, int count) {
+  // All items of the job before are done, so nobody holds a ticket: the fields are ours until the new tickets appear.
+  const uint32_t job = job_.load(std::memory_order_relaxed) + 1;
+  call_.store(call, std::memory_order_relaxed);
+  fn_.store(fn, std::memory_order_relaxed);
+  count_.store(count, std::memory_order_relaxed);
+  done_.store(0, std::memory_order_relaxed);
+  ticket_.store(uint64_t{job} << 32, std::memory_order_release);
+  job_.store(job, std::memory_order_release);
+  job_.notify_all();
+  grab_items(job, 0);
+  for (uint32_t done = done_.load(std::memory_order_acquire); done != static_cast<uint32_t>(count);) {
+    done = wait_for_change(done_, done);
+  }
+}
+
+void ThreadPool::work(int thread) {
+  uint32_t job = 0;
+  for (;;) {
+    job = wait_for_change(job_, job);
+    if (stop_.load(std::memory_order_relaxed)) return;
+    grab_items(job, thread);
+  }
+}
+
+void ThreadPool::grab_items(uint32_t job, int thread) {
+  uint64_t ticket = ticket_.load(std::memory_order_acquire);
+  while (static_cast<uint32_t>(ticket >> 32) == job) {
+    const Call call = call_.load(std::memory_order_relaxed);
+    const void* fn = fn_.load(std::memory_order_relaxed);
+    const auto count = static_cast<uint32_t>(count_.load(std::memory_order_relaxed));
+    const auto item = static_cast<uint32_t>(ticket);
+    if (item >= count) return;
+    // Success says that the job is still this one and that the item is ours; the job cannot end before done_ says so.
+    if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel, std::memory_order_acquire))
+      continue;
+    call(fn, static_cast<int>(item), thread);
+    if (done_.fetch_add(1, std::memory_order_acq_rel) + 1 == count) done_.notify_all();
+    ++ticket;
+  }
+}
+
+}  // namespace precast
