@@ -13,10 +13,19 @@ namespace avx512 {
 extern const KernelTable kTable;
 }
 
+bool avx512_is_emulated() {
+#if defined(PRECAST_EMULATE_AVX512)
+  return true;
+#else
+  return false;
+#endif
+}
+
 bool isa_supported(const std::string& level) {
   if (level == "avx2") {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
   }
+  if (level == "avx512" && avx512_is_emulated()) return isa_supported("avx2");
   if (level == "avx512") {
     return isa_supported("avx2") && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&

@@ -19,6 +19,9 @@ std::string isa_level();
 // True when this CPU and its operating system can run `level`.
 bool isa_supported(const std::string& level);
 
+// True in a build for tests whose level avx512 runs on AVX2 instructions (CMake's PRECAST_EMULATE_AVX512).
+bool avx512_is_emulated();
+
 // The kernels of one level. Throws IsaError when the CPU cannot run it.
 const KernelTable& kernel_table(const std::string& level);
 

@@ -1,5 +1,6 @@
-// The kernels that every ISA level provides: plain functions on raw pointers, single-threaded, one piece of work a call.
-// Who calls them splits the work (runtime/core/cpu_backend.*); who implements them lives in plugins/<op>/cpu/*.cpp.
+// The kernels that every ISA level provides: plain functions on raw pointers, single-threaded, one piece of work a
+// call. Who calls them splits the work (runtime/core/cpu_backend.*); who implements them lives in
+// plugins/<op>/cpu/*.cpp.
 //
 // Bits. A row's result depends on the row alone: never on how many rows a call has, which panels or which pages it
 // covers, or on how the caller splits the work. Each kernel's comment states its reduction order.
@@ -11,9 +12,9 @@ namespace precast {
 
 using bf16_t = uint16_t;  // the upper half of an IEEE float32
 
-inline constexpr int kPanel = 16;           // output channels of a packed weight panel, on every level
-inline constexpr int kPageTokens = 32;      // tokens of a KV page
-inline constexpr int kContextSplit = 256;   // positions of one attention partial; a multiple of kPageTokens
+inline constexpr int kPanel = 16;          // output channels of a packed weight panel, on every level
+inline constexpr int kPageTokens = 32;     // tokens of a KV page
+inline constexpr int kContextSplit = 256;  // positions of one attention partial; a multiple of kPageTokens
 
 // ---- linear -------------------------------------------------------------------------------------------------------
 
@@ -25,7 +26,7 @@ enum class Epilogue : uint8_t {
 };
 
 struct LinearOut {
-  float* y;               // [rows][ldy], first row of the tile
+  float* y;  // [rows][ldy], first row of the tile
   int64_t ldy;
   const float* bias;      // [N] in packed channel order, or null
   const float* residual;  // [rows][ldy], first row of the tile; null unless Epilogue::add
@@ -39,12 +40,14 @@ struct LinearWeights {
                        // f32: [N/16][K][16]
   const float* scale;  // [N], int8 only
   int32_t n, k;
-  int32_t group;       // int8: activations are scaled per token and `group` columns of K; 0: per token (one group of K)
+  int32_t group;  // int8: activations are scaled per token and `group` columns of K; 0: per token (one group of K)
 };
 
 // A tile of at most tile_rows activation rows, quantized for an int8 linear.
 //   q [K/4][rows][4], scale [K/group][rows], sum [K/group][rows] = Σ q over the group
-// q = round-half-even(x / scale), scale = max|x| / 127 over the group (all-zero group: scale 0, q 0).
+// q = round-half-even(x / scale), −127 … 127; scale = max|x| / 127 over the group. A group of zeros, or one whose scale
+// underflows: scale 0, q 0. A group with a NaN or an infinity: scale NaN, q 0, so that all of that row's y turns NaN
+// and nothing else does.
 struct QuantizedTile {
   int8_t* q;
   float* scale;
@@ -69,7 +72,7 @@ struct AttentionShape {
 // Query rows of one sequence and one KV head. Row r stands at absolute position first_position + r and sees the keys of
 // positions 0 … first_position + r, all of which lie in pages already.
 struct AttentionQuery {
-  const float* q;         // row r, head h at q + r·ldq + h·head_size
+  const float* q;  // row r, head h at q + r·ldq + h·head_size
   int64_t ldq;
   int32_t rows;
   int32_t first_position;
@@ -83,12 +86,17 @@ inline constexpr int64_t attention_partial_floats(int head_size) { return head_s
 struct KernelTable {
   const char* isa;
 
-  // --- linear. Reduction order, int8: integers exact inside a group; acc = fma(group scale, float(sum of group), acc) over
-  // groups in rising K; y = acc · scale[n]. bf16/f32: one accumulator per output, in rising K (bf16 on avx512: in pairs of
-  // K, x rounded to bf16). The result of a row is the same for every `rows`.
+  // --- linear. How to split the work: cut the panels into blocks of about 128 KiB of weights (an even number of
+  // panels; bf16 and f32: 8 to 32 panels, because each call packs its activations), and let a thread take a block and
+  // run all row tiles over it: the weights come from memory once and from the L2 cache for all other tiles. Split the
+  // rows evenly over as few tiles as hold them (16 rows of 12: 8 + 8). With Epilogue::silu_mul panel_begin and
+  // panel_end are even. Reduction order, int8: integers exact inside a group; acc = fma(group scale, float(sum of
+  // group), acc) over groups in rising K; y = acc · scale[n]. bf16/f32: one accumulator per output, in rising K (bf16
+  // on avx512: in pairs of K, x rounded to bf16). The result of a row is the same for every `rows`.
   int32_t tile_rows_i8;     // rows of a full QuantizedTile
   int32_t tile_rows_float;  // most rows in one call of linear_bf16 / linear_f32
-  // x [rows][ldx] → tile; rows ≤ tile_rows_i8. k as in LinearWeights, columns from `cols` (≤ k) on read as zero.
+  // x [rows][ldx] → tile; rows ≤ tile_rows_i8. k as in LinearWeights, columns from `cols` (≤ k) on are not read
+  // and count as zero.
   void (*quantize_tile)(const float* x, int64_t ldx, int rows, int cols, int k, int group, const QuantizedTile& out);
   void (*linear_i8)(const LinearWeights& w, const QuantizedTile& x, int rows, int panel_begin, int panel_end,
                     const LinearOut& out);
@@ -110,9 +118,10 @@ struct KernelTable {
   // --- writes k[head_size], v[head_size] to slot (0 … 31) of a KV block.
   void (*kv_append)(const float* k, const float* v, int head_size, KvDType dtype, void* block, int slot);
 
-  // --- one context split (positions kContextSplit·split …) of the query rows → partial states. Rows that see nothing of the
-  // split get m = −inf, l = 0, o = 0. `scratch`: attention_scratch_floats(shape, rows) floats.
-  void (*attention_partial)(const AttentionShape& s, const AttentionQuery& q, int split, float* partial, float* scratch);
+  // --- one context split (positions kContextSplit·split …) of the query rows → partial states. Rows that see nothing
+  // of the split get m = −inf, l = 0, o = 0. `scratch`: attention_scratch_floats(shape, rows) floats.
+  void (*attention_partial)(const AttentionShape& s, const AttentionQuery& q, int split, float* partial,
+                            float* scratch);
   // state ← merge(state, partial) for `count` states; state of m = −inf is empty. Splits are merged in rising order.
   void (*attention_merge)(int head_size, int count, float* state, const float* partial);
   // out[head_size] = o / l.

@@ -11,6 +11,7 @@ void bind_isa(nanobind::module_& m) {
   nb::exception<IsaError>(m, "IsaError");
   m.def("isa_level", &isa_level, "The best ISA level of this CPU, or the one that PRECAST_ISA names.");
   m.def("isa_supported", &isa_supported, nb::arg("level"), "True when this CPU can run `level`.");
+  m.def("avx512_is_emulated", &avx512_is_emulated, "True in a build for tests whose level avx512 runs on AVX2.");
 }
 
 }  // namespace precast

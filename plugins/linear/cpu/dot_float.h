@@ -19,6 +19,14 @@ constexpr int float_panels(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1;
 // How far ahead of its use a weight is fetched: the hardware's prefetcher stops at each 4-KiB page.
 inline constexpr int kFloatPrefetchBytes = 2048;
 
+#if defined(PRECAST_ISA_AVX512) && defined(PRECAST_EMULATE_AVX512)
+inline void fma_into(F32& sum, F32 w, F32 x) { sum = fma(w, x, sum); }
+inline void fma_into_pair(F32& sum, F32& sum2, F32 w, F32 w2, const float* x) {
+  sum = fma(w, set1(*x), sum);
+  sum2 = fma(w2, set1(*x), sum2);
+}
+inline void dot_bf16_into(F32& sum, F32 w, F32 x) { sum = emulated::dot_bf16(sum, w, x); }
+#else
 // sum += w · x. Instructions of our own, because GCC 12 keeps the sums in memory otherwise; in pairs with the broadcast
 // of x, because GCC broadcasts the activations of all rows ahead and then spills the sums.
 __attribute__((always_inline)) inline void fma_into(F32& sum, F32 w, F32 x) {
@@ -30,6 +38,13 @@ __attribute__((always_inline)) inline void fma_into_pair(F32& sum, F32& sum2, F3
       : [sum] "+v"(sum), [sum2] "+v"(sum2), [a] "=&v"(a)
       : [w] "v"(w), [w2] "v"(w2), [x] "m"(*x));
 }
+#if defined(PRECAST_ISA_AVX512)
+// The same for lanes of two bf16 each.
+__attribute__((always_inline)) inline void dot_bf16_into(F32& sum, F32 w, F32 x) {
+  asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(w), "v"(x));
+}
+#endif
+#endif
 
 // A weight format. A panel holds [K/kStep][16][kStep] weights; activations are packed to [K/kStep][kPasses][rows] of 4
 // bytes; a step of K is, for each pass, one multiplication of 4-byte lanes.
@@ -37,14 +52,8 @@ struct Float32 {
   using Weight = float;
   static constexpr int kStep = 1, kPasses = 1;
 
-  static void pack(const float* x, int rows, float* packed) {
-    (void)rows;
-    *packed = *x;
-  }
-  static F32 weights(const Weight* w, int pass) {
-    (void)pass;
-    return load(w);
-  }
+  static void pack(const float* x, [[maybe_unused]] int rows, float* packed) { *packed = *x; }
+  static F32 weights(const Weight* w, [[maybe_unused]] int pass) { return load(w); }
   static void multiply_add(F32& sum, F32 w, F32 x) { fma_into(sum, w, x); }
   static void multiply_add_pair(F32& sum, F32& sum2, F32 w, F32 w2, const float* x) {
     fma_into_pair(sum, sum2, w, w2, x);
@@ -60,16 +69,12 @@ struct Bf16 {
   // vdpbf16ps adds the products of both columns, with activations that are bf16 too.
   static constexpr int kPasses = 1;
 
-  static void pack(const float* x, int rows, float* packed) {
-    (void)rows;
+  static void pack(const float* x, [[maybe_unused]] int rows, float* packed) {
     const bf16_t two[2] = {to_bf16(x[0]), to_bf16(x[1])};
     __builtin_memcpy(packed, two, 4);
   }
-  static F32 weights(const Weight* w, int pass) {
-    (void)pass;
-    return load(reinterpret_cast<const float*>(w));
-  }
-  static void multiply_add(F32& sum, F32 w, F32 x) { asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(w), "v"(x)); }
+  static F32 weights(const Weight* w, [[maybe_unused]] int pass) { return load(reinterpret_cast<const float*>(w)); }
+  static void multiply_add(F32& sum, F32 w, F32 x) { dot_bf16_into(sum, w, x); }
   static void multiply_add_pair(F32& sum, F32& sum2, F32 w, F32 w2, const float* x) {
     const F32 a = set1(*x);
     multiply_add(sum, w, a);

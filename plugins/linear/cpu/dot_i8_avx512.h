@@ -15,7 +15,11 @@ inline constexpr int kPrefetchBytes = 2048;
 
 // sum += w · a, four products a lane. An instruction of our own: GCC 12 keeps the sums of the intrinsic in memory.
 __attribute__((always_inline)) inline void dot4(__m512i& sum, __m512i w, __m512i a) {
+#if defined(PRECAST_EMULATE_AVX512)
+  sum = emulated::dot_bytes(sum, w, a);
+#else
   asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(w), "v"(a));
+#endif
 }
 
 // acc [Panels][Rows][16] = the dot products of tile rows 0 … Rows−1 with panels w, w + panel_bytes, … (before the
