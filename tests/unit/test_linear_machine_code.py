@@ -1,0 +1,61 @@
+"""The inner loops of the int8 and bf16 linears, as the compiler made them: no sum may live on the stack.
+
+A compiler that keeps accumulators in memory halves the speed and changes no result, so only the machine code shows it.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from bisect import bisect_left, bisect_right
+
+import pytest
+
+import precast._native
+from precast._native import kernels
+
+# Instruction of a level → how many of it the loops of its largest register tile hold.
+DOT_PRODUCTS = {"vpmaddubsw": 12, "vpdpbusd": 24, "vdpbf16ps": 24}
+
+Instruction = tuple[int, str]  # address, text
+
+
+@pytest.fixture(scope="module")
+def machine_code() -> list[Instruction]:
+    if shutil.which("objdump") is None:
+        pytest.skip("objdump (binutils) is not installed")
+    command = ["objdump", "-d", "--no-show-raw-insn", precast._native.__file__]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.findall(r"^\s*([0-9a-f]+):\s+(\S.*)$", text, re.MULTILINE)
+    return [(int(address, 16), instruction) for address, instruction in found]
+
+
+def innermost_loops(code: list[Instruction], operation: str) -> list[list[str]]:
+    """The loops around `operation`, each from the target of a backward jump to the jump, without outer loops."""
+    index = {address: i for i, (address, _) in enumerate(code)}
+    uses = [i for i, (_, text) in enumerate(code) if text.startswith(operation)]
+    spans = []
+    for end, (_, text) in enumerate(code):
+        jump = re.match(r"j\w+\s+([0-9a-f]+)\b", text) if text[0] == "j" else None
+        begin = index.get(int(jump[1], 16), end + 1) if jump else end + 1
+        if begin <= end and bisect_left(uses, begin) < bisect_right(uses, end):
+            spans.append((begin, end))
+    inner = [
+        (begin, end)
+        for begin, end in spans
+        if not any(begin <= b and e <= end and (b, e) != (begin, end) for b, e in spans)
+    ]
+    return [[text for _, text in code[begin : end + 1]] for begin, end in inner]
+
+
+@pytest.mark.parametrize("operation", DOT_PRODUCTS)
+def test_inner_loops_keep_their_sums_in_registers(machine_code, operation):
+    if operation != "vpmaddubsw" and kernels.avx512_is_emulated():
+        pytest.skip(f"this build emulates AVX-512 and has no {operation}")
+    loops = innermost_loops(machine_code, operation)
+    assert max(sum(line.startswith(operation) for line in body) for body in loops) == DOT_PRODUCTS[operation]
+    assert len(loops) >= 6
+    for body in loops:
+        on_stack = [line for line in body if re.search(r"%[xyz]mm", line) and re.search(r"\(%r[sb]p", line)]
+        assert not on_stack, "\n".join(body)
