@@ -1,0 +1,68 @@
+"""The attention kernels of one level, driven the way the CPU backend drives them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from precast._native import kernels
+
+PAGE = 32
+SPLIT = 256
+
+Array = npt.NDArray[Any]
+F32 = npt.NDArray[np.float32]
+
+DTYPES = {"f32": np.dtype(np.float32), "bf16": np.dtype(ml_dtypes.bfloat16)}
+
+
+class Cache:
+    """The KV blocks of one layer and KV head for one sequence: pages in shuffled order, unused slots full of NaN."""
+
+    def __init__(self, level: str, k: F32, v: F32, dtype: str) -> None:
+        """k, v f32 [L, D]. The values as the pages hold them are in `k` and `v`."""
+        self.level, self.dtype = level, DTYPES[dtype]
+        length, head_size = k.shape
+        num_pages = -(-length // PAGE)
+        self.table = np.random.default_rng(1).permutation(num_pages + 2)[:num_pages].astype(np.int32)
+        self.blocks = np.full((num_pages + 2, 2 * PAGE * head_size), np.nan, self.dtype)
+        for position in range(length):
+            self.append(position, k[position], v[position])
+        self.k, self.v = (x.astype(self.dtype).astype(np.float32) for x in (k, v))
+
+    @property
+    def raw(self) -> Array:
+        """The blocks as the bindings take them: numpy hands out no bfloat16."""
+        return self.blocks if self.dtype == np.float32 else self.blocks.view(np.uint16)
+
+    def append(self, position: int, k: F32, v: F32) -> None:
+        """Writes one token."""
+        kernels.kv_append(self.level, self.raw, int(self.table[position // PAGE]), position % PAGE, k, v)
+
+    def partial(self, q: F32, first_position: int, scale: float, split: int) -> F32:
+        """One context split for q [rows, heads, D] → [rows·heads, 2 + D], in memory that held NaN before."""
+        rows, heads, head_size = q.shape
+        out = np.full((rows * heads, head_size + 2), np.nan, np.float32)
+        kernels.attention_partial(
+            self.level, np.ascontiguousarray(q), self.raw, self.table, first_position, scale, split, out
+        )
+        return out
+
+    def attend(self, q: F32, first_position: int, scale: float, tile_rows: int = 1 << 30) -> F32:
+        """q f32 [T, heads, D] at first_position … → f32 [T, heads, D], in tiles of query rows."""
+        out = np.empty_like(q)
+        for begin in range(0, len(q), tile_rows):
+            tile = q[begin : begin + tile_rows]
+            rows, heads, head_size = tile.shape
+            at = first_position + begin
+            state = np.full((rows * heads, head_size + 2), np.nan, np.float32)
+            state[:, 1] = 0
+            for split in range((at + rows - 1) // SPLIT + 1):
+                kernels.attention_merge(self.level, state, self.partial(tile, at, scale, split))
+            result = np.empty((rows * heads, head_size), np.float32)
+            kernels.attention_finish(self.level, state, result)
+            out[begin : begin + rows] = result.reshape(tile.shape)
+        return out

@@ -1,0 +1,136 @@
+"""Paged attention of every ISA level against its meaning, and its bits against themselves."""
+
+import numpy as np
+import pytest
+
+from precast._native import kernels
+from precast.plugins.paged_attention.reference import paged_attention
+from tests.unit.attention_calls import PAGE, SPLIT, Cache
+
+HEAD_SIZES = [40, 64, 80, 96, 128, 256, 576]
+RATIOS = [1, 3, 4, 7, 9]
+
+
+def case(level, dtype, head_size, heads, length, rows, seed=0, peak=4.0):
+    """(cache of `length` tokens, q for its last `rows` rows, their first position, scale); scores are peaked."""
+    rng = np.random.default_rng(seed)
+    k, v = rng.standard_normal((2, length, head_size)).astype(np.float32)
+    q = (peak * rng.standard_normal((rows, heads, head_size))).astype(np.float32)
+    return Cache(level, k, v, dtype), q, length - rows, head_size**-0.5
+
+
+def reference(cache, q, first_position, scale):
+    positions = np.arange(first_position, first_position + len(q))
+    return paged_attention(q, cache.k[:, None], cache.v[:, None], positions, scale)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("head_size", HEAD_SIZES)
+@pytest.mark.parametrize("heads", RATIOS)
+def test_attention_means_what_the_reference_says(level, dtype, head_size, heads):
+    for length, rows in ((1, 1), (33, 33), (300, 1), (300, 40), (520, 5)):
+        cache, q, at, scale = case(level, dtype, head_size, heads, length, rows, seed=length)
+        want = reference(cache, q, at, scale)
+        np.testing.assert_allclose(cache.attend(q, at, scale), want, rtol=0, atol=1e-5 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("head_size", [1, 7, 13, 33, 100])
+def test_any_head_size_works(level, head_size):
+    cache, q, at, scale = case(level, "bf16", head_size, 3, 70, 9)
+    want = reference(cache, q, at, scale)
+    np.testing.assert_allclose(cache.attend(q, at, scale), want, rtol=0, atol=1e-5 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize(("head_size", "heads"), [(40, 1), (64, 3), (80, 7), (128, 4), (256, 9)])
+def test_bits_of_a_row_depend_on_the_row_alone(level, dtype, head_size, heads):
+    cache, q, at, scale = case(level, dtype, head_size, heads, 600, 90)
+    whole = cache.attend(q, at, scale)
+    for tile_rows in (1, 2, 3, 8, 31, 32, 64):
+        assert cache.attend(q, at, scale, tile_rows).tobytes() == whole.tobytes(), tile_rows
+    for rows in (1, 5, 17):
+        assert cache.attend(q[-rows:], at + len(q) - rows, scale).tobytes() == whole[-rows:].tobytes()
+
+
+def test_tokens_behind_a_row_do_not_matter(level):
+    cache, q, at, scale = case(level, "f32", 64, 3, 300, 50)
+    whole = cache.attend(q, at, scale)
+    nothing = np.full(64, np.nan, np.float32)
+    for position in range(280, 300):
+        cache.append(position, nothing, nothing)
+    poisoned = cache.attend(q, at, scale)
+    assert poisoned[:30].tobytes() == whole[:30].tobytes()
+    assert np.isnan(poisoned[30:]).all()
+
+
+def test_rows_that_see_nothing_of_a_split_are_empty(level):
+    cache, q, at, scale = case(level, "bf16", 64, 2, SPLIT + 3, 6)
+    partial = cache.partial(q, at, scale, 1).reshape(6, 2, -1)
+    assert (partial[:3, :, 0] == -np.inf).all()
+    assert not partial[:3, :, 1:].any()
+    assert (partial[3:, :, 1] >= 1).all()
+
+
+def test_merging_an_empty_split_changes_nothing(level):
+    cache, q, at, scale = case(level, "f32", 64, 2, 40, 4)
+    state = cache.partial(q, at, scale, 0)
+    before = state.copy()
+    empty = np.zeros_like(state)
+    empty[:, 0] = -np.inf
+    kernels.attention_merge(level, state, empty)
+    assert state.tobytes() == before.tobytes()
+
+
+def test_large_scores_neither_overflow_nor_vanish(level):
+    cache, q, at, scale = case(level, "f32", 64, 3, 400, 8, peak=1000.0)
+    want = reference(cache, q, at, scale)
+    got = cache.attend(q, at, scale)
+    assert np.isfinite(got).all()
+    np.testing.assert_allclose(got, want, rtol=0, atol=2e-3 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_broken_query_breaks_its_own_row_only(level, value):
+    cache, q, at, scale = case(level, "bf16", 64, 3, 300, 9)
+    whole = cache.attend(q, at, scale)
+    q[4, 1, 5] = value
+    got = cache.attend(q, at, scale)
+    assert np.isnan(got[4, 1]).all()
+    got[4, 1] = whole[4, 1]
+    assert got.tobytes() == whole.tobytes()
+
+
+def test_kv_append_writes_one_slot_and_rounds_to_nearest_even(level):
+    rng = np.random.default_rng(3)
+    k, v = rng.standard_normal((2, 1, 80)).astype(np.float32)
+    for dtype in ("f32", "bf16"):
+        cache = Cache(level, k, v, dtype)
+        block = cache.blocks[cache.table[0]].astype(np.float32)
+        keys, values = block[: PAGE * 80].reshape(80, PAGE), block[PAGE * 80 :].reshape(PAGE, 80)
+        assert (keys[:, 0] == cache.k[0]).all()
+        assert (values[0] == cache.v[0]).all()
+        assert np.isnan(keys[:, 1:]).all()
+        assert np.isnan(values[1:]).all()
+
+
+def test_wrong_arguments_are_value_errors(level):
+    cache, q, at, scale = case(level, "bf16", 64, 2, 40, 4)
+    out = np.empty((8, 66), np.float32)
+    call = kernels.attention_partial
+    calls = [
+        lambda: call(level, q, cache.raw[:, :100].copy(), cache.table, at, scale, 0, out),
+        lambda: call(level, q, cache.raw, cache.table[:1], at, scale, 0, out),
+        lambda: call(level, q, cache.raw, cache.table + 100, at, scale, 0, out),
+        lambda: call(level, q, cache.raw, cache.table, -1, scale, 0, out),
+        lambda: call(level, q, cache.raw, cache.table, at, scale, -1, out),
+        lambda: call(level, q, cache.raw, cache.table, at, scale, 0, out[:4]),
+        lambda: call(level, q[:0], cache.raw, cache.table, at, scale, 0, out[:0]),
+        lambda: kernels.attention_merge(level, out, out[:4]),
+        lambda: kernels.attention_finish(level, out, np.empty((8, 65), np.float32)),
+        lambda: kernels.kv_append(level, cache.raw, 0, 32, q[0, 0], q[0, 0]),
+        lambda: kernels.kv_append(level, cache.raw, 9, 0, q[0, 0], q[0, 0]),
+        lambda: kernels.kv_append(level, cache.raw, 0, 0, q[0, 0], q[0, 0, :5].copy()),
+    ]
+    for wrong in calls:
+        with pytest.raises(ValueError, match=r"\w"):
+            wrong()
