@@ -66,7 +66,8 @@ void bind_params(nb::module_& m) {
       .def_rw("ignore_eos", &SamplingParams::ignore_eos)
       .def_rw("skip_special_tokens", &SamplingParams::skip_special_tokens)
       .def_rw("logprobs", &SamplingParams::logprobs, nb::for_setter(nb::arg("value").none()))
-      .def_rw("stream", &SamplingParams::stream);
+      .def_rw("stream", &SamplingParams::stream)
+      .def("check", &check_params, "Raises RequestError for values that no engine takes.");
 }
 
 void bind_outputs(nb::module_& m) {

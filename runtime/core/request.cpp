@@ -30,7 +30,7 @@ void check_prompt(const std::vector<TokenId>& prompt, const ModelLimits& limits)
 }
 
 // The comparisons are written so that NaN fails them.
-void check_sampling(const SamplingParams& p) {
+void check_numbers(const SamplingParams& p) {
   if (!(p.temperature >= 0 && p.temperature <= kMaxTemperature)) {
     refuse("temperature is ", p.temperature, "; it must be from 0 (greedy) to ", kMaxTemperature);
   }
@@ -40,25 +40,18 @@ void check_sampling(const SamplingParams& p) {
   if (p.logprobs && (*p.logprobs < 0 || *p.logprobs > kMaxLogprobs)) {
     refuse("logprobs is ", *p.logprobs, "; it must be from 0 to ", kMaxLogprobs);
   }
-}
-
-void check_ends(const SamplingParams& p, const ModelLimits& limits, bool has_text) {
   if (p.max_tokens && *p.max_tokens < 0) refuse("max_tokens is ", *p.max_tokens, "; it must be at least 0");
   if (p.min_tokens < 0) refuse("min_tokens is ", p.min_tokens, "; it must be at least 0");
   if (p.max_tokens && p.min_tokens > *p.max_tokens) {
     refuse("min_tokens is ", p.min_tokens, " and max_tokens ", *p.max_tokens, "; min_tokens must not be larger");
   }
-  for (TokenId id : p.stop_token_ids) {
-    if (id < 0 || id >= limits.vocab_size) {
-      refuse("stop_token_ids has ", id, "; ids of this engine go from 0 to ", limits.vocab_size - 1);
-    }
+}
+
+void check_stop_strings(const std::vector<std::string>& stops) {
+  if (stops.size() > static_cast<size_t>(kMaxStopStrings)) {
+    refuse("there are ", stops.size(), " stop strings; at most ", kMaxStopStrings, " are allowed");
   }
-  if (p.stop.empty()) return;
-  if (!has_text) refuse("stop strings need an engine with a vocab_bytes section; use stop_token_ids or rebuild it");
-  if (p.stop.size() > static_cast<size_t>(kMaxStopStrings)) {
-    refuse("there are ", p.stop.size(), " stop strings; at most ", kMaxStopStrings, " are allowed");
-  }
-  for (const std::string& stop : p.stop) {
+  for (const std::string& stop : stops) {
     if (stop.empty()) refuse("a stop string is empty; remove it");
     if (stop.size() > static_cast<size_t>(kMaxStopStringBytes)) {
       refuse("a stop string has ", stop.size(), " bytes; at most ", kMaxStopStringBytes, " are allowed");
@@ -67,7 +60,23 @@ void check_ends(const SamplingParams& p, const ModelLimits& limits, bool has_tex
   }
 }
 
+void check_against_engine(const SamplingParams& p, const ModelLimits& limits, bool has_text) {
+  for (TokenId id : p.stop_token_ids) {
+    if (id < 0 || id >= limits.vocab_size) {
+      refuse("stop_token_ids has ", id, "; ids of this engine go from 0 to ", limits.vocab_size - 1);
+    }
+  }
+  if (!p.stop.empty() && !has_text) {
+    refuse("this engine has no tokenizer, and stop strings need one; use stop_token_ids");
+  }
+}
+
 }  // namespace
+
+void check_params(const SamplingParams& params) {
+  check_numbers(params);
+  check_stop_strings(params.stop);
+}
 
 int32_t pages_to_completion(int32_t max_length, int32_t page_tokens) {
   return (max_length - 1 + page_tokens - 1) / page_tokens;
@@ -76,8 +85,8 @@ int32_t pages_to_completion(int32_t max_length, int32_t page_tokens) {
 int32_t check_request(const std::vector<TokenId>& prompt, const SamplingParams& params, const ModelLimits& limits,
                       int32_t num_pages, bool has_text) {
   check_prompt(prompt, limits);
-  check_sampling(params);
-  check_ends(params, limits, has_text);
+  check_params(params);
+  check_against_engine(params, limits, has_text);
   const auto length = static_cast<int64_t>(prompt.size());
   int64_t max_length = limits.max_seq_len;
   if (params.max_tokens) {

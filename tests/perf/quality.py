@@ -17,7 +17,7 @@ import numpy as np
 
 from precast.pipeline import kind_of
 from precast.runtime.text.tokenizer import Tokenizer
-from tests.steps import Stepper
+from tests.steps import Steps
 
 
 def negative_log_likelihood(logits: Any, tokens: list[int]) -> float:
@@ -46,11 +46,11 @@ def main() -> None:
 
 
 def _engine(folder: Path) -> Any:
-    stepper = Stepper(folder)
+    steps = Steps(folder, num_threads=0)
+    most = min(steps.engine.limits.max_num_tokens, steps.engine.limits.max_batch_size)  # rows with logits in a step
 
     def score(window: list[int]) -> float:
-        stepper.reset(0)
-        return negative_log_likelihood(stepper.all_logits(0, window), window)
+        return negative_log_likelihood(steps.logits(window, [most] * (len(window) // most)), window)
 
     return score
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from precast.builder.build import cpu_model
-from tests.steps import Stepper
+from tests.steps import Sequence, Steps
 
 MEASURES: list[dict[str, int]] = [
     {"prefill": 512},
@@ -62,30 +62,34 @@ class Ours:
     """The engine, stepped by hand; logits of the last row of each sequence, as in serving."""
 
     def __init__(self, engine: Path, threads: int) -> None:
-        sequences = max(m.get("decode", 1) for m in MEASURES)
-        self.stepper = Stepper(engine, sequences, threads)
+        most = max(m.get("decode", 1) * (m.get("context", m.get("prefill", 0)) + m.get("steps", 0)) for m in MEASURES)
+        self.steps = Steps(engine, threads, num_pages=2 * most // 32 + 64)
         self._random = np.random.default_rng(0)
 
     def _tokens(self, count: int) -> list[int]:
-        return [int(t) for t in self._random.integers(10, self.stepper.limits.vocab_size - 10, count)]
+        return [int(t) for t in self._random.integers(10, self.steps.engine.limits.vocab_size - 10, count)]
 
-    def _prompt(self, sequence: int, tokens: int) -> None:
-        self.stepper.reset(sequence)
-        most = self.stepper.limits.max_num_tokens
+    def _prompt(self, tokens: int) -> Sequence:
+        sequence, most = Sequence(), self.steps.engine.limits.max_num_tokens
         for begin in range(0, tokens, most):
-            self.stepper.step({sequence: self._tokens(min(most, tokens - begin))}, every=False)
+            chunk = self._tokens(min(most, tokens - begin))
+            self.steps.step([(sequence, chunk)], rows=[len(chunk) - 1])
+        return sequence
 
     def measure(self, what: dict[str, int]) -> float:
         if "prefill" in what:
             start = time.perf_counter()
-            self._prompt(0, what["prefill"])
-            return what["prefill"] / (time.perf_counter() - start)
-        for sequence in range(what["decode"]):
-            self._prompt(sequence, what["context"])
-        start = time.perf_counter()
-        for _ in range(what["steps"]):
-            self.stepper.step({s: self._tokens(1) for s in range(what["decode"])}, every=False)
-        return what["decode"] * what["steps"] / (time.perf_counter() - start)
+            sequences = [self._prompt(what["prefill"])]
+            rate = what["prefill"] / (time.perf_counter() - start)
+        else:
+            sequences = [self._prompt(what["context"]) for _ in range(what["decode"])]
+            start = time.perf_counter()
+            for _ in range(what["steps"]):
+                self.steps.step([(sequence, self._tokens(1)) for sequence in sequences])
+            rate = what["decode"] * what["steps"] / (time.perf_counter() - start)
+        for sequence in sequences:
+            self.steps.release(sequence)
+        return rate
 
 
 def main() -> None:
@@ -98,7 +102,7 @@ def main() -> None:
     options = parser.parse_args()
     peer = Peer(options.peer_python, options.peer, options.threads)
     ours = Ours(options.engine, options.threads)
-    isa = ours.stepper.engine.plan_attributes["isa"]
+    isa = ours.steps.engine.plan_attributes["isa"]
     print(f"{cpu_model()}, {platform.system()} {platform.release()}; {options.threads} threads, ISA level {isa}")
     print(f"peer: llama-cpp-python {peer.version}, {options.peer}, flash attention on; medians of {options.rounds}")
     for what in MEASURES:

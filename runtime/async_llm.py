@@ -1,0 +1,184 @@
+"""`AsyncLLM`: the same engine for asyncio. No thread waits: the event loop watches the executor's event."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from precast._native import runtime as native
+from precast.errors import EngineError, RequestError
+from precast.runtime.output import RequestOutput
+from precast.runtime.prompts import as_list, named, params_for
+from precast.runtime.sampling import SamplingParams
+from precast.runtime.session import Message, Prompt, Session
+
+_LONG_PROMPT = 4096
+"""Characters from which on a text is encoded in a thread: 256k tokens take hundreds of milliseconds."""
+
+
+class AsyncLLM:
+    """Serves one engine to one event loop: the one that the first request runs in.
+
+    Cancelling a task, or closing a stream, cancels its request.
+    """
+
+    def __init__(self, engine: str | Path, **options: Any) -> None:
+        """`options` as for `precast.LLM`. Raises as it does. Blocks while it maps the engine."""
+        self._session = Session(engine, **options)
+        self._pending: dict[int, asyncio.Queue[native.OutputDelta]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._finalizer = weakref.finalize(self, self._session.executor.close, False, 0.0)
+
+    @property
+    def limits(self) -> native.ModelLimits:
+        """What the engine was built for."""
+        return self._session.limits
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether messages can be given."""
+        return self._session.chat_template is not None
+
+    def stats(self) -> native.ExecutorStats:
+        """Counts of requests, pages and steps."""
+        return self._session.executor.stats()
+
+    def default_params(self, generation_config: bool | None = None, **given: Any) -> SamplingParams:
+        """SamplingParams of `given`, completed by the model's generation_config.json unless that is turned off."""
+        return self._session.default_params(generation_config, **given)
+
+    async def generate(
+        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+    ) -> list[RequestOutput]:
+        """As `LLM.generate`."""
+        items = as_list(prompts)
+        every = params_for(items, params)
+        prepared = []
+        for index, (prompt, own) in enumerate(zip(items, every, strict=True)):
+            try:
+                prepared.append((await self._prompt_ids(prompt), self._session.resolved(own)))
+            except RequestError as error:
+                raise named(error, index, len(items)) from None
+        requests: list[_Request] = []
+        try:
+            for index, (ids, own) in enumerate(prepared):
+                try:
+                    requests.append(self._submit(ids, own, stream=False))
+                except RequestError as error:
+                    raise named(error, index, len(items)) from None
+            outputs = [await request.next() for request in requests]
+        finally:
+            for request in requests:
+                request.cancel()
+        for output in outputs:
+            if output.finish_reason == "error" and isinstance(self._session.failure(output), EngineError):
+                raise self._session.failure(output)
+        return outputs
+
+    async def chat(
+        self, messages: Sequence[Message], params: SamplingParams | None = None, **template_variables: Any
+    ) -> RequestOutput:
+        """As `LLM.chat`."""
+        ids = await self._prompt_ids(list(messages), template_variables)
+        request = self._submit(ids, self._session.resolved(params), stream=False)
+        try:
+            return self._checked(await request.next())
+        finally:
+            request.cancel()
+
+    async def stream(
+        self, prompt: Prompt, params: SamplingParams | None = None, **template_variables: Any
+    ) -> AsyncIterator[RequestOutput]:
+        """As `LLM.stream`: `async for output in llm.stream(…)`."""
+        ids = await self._prompt_ids(prompt, template_variables)
+        request = self._submit(ids, self._session.resolved(params), stream=True)
+        try:
+            while not request.finished:
+                yield self._checked(await request.next())
+        finally:
+            request.cancel()
+
+    async def close(self, *, drain: bool = False, timeout: float = 30.0) -> None:
+        """As `LLM.close`."""
+        self._finalizer.detach()
+        await asyncio.to_thread(self._session.executor.close, drain, timeout)
+        self._route()
+        if self._loop is not None:
+            self._loop.remove_reader(self._session.executor.fileno())
+            self._loop = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _prompt_ids(self, prompt: Prompt, template_variables: dict[str, Any] | None = None) -> list[int]:
+        if isinstance(prompt, str) and len(prompt) < _LONG_PROMPT:
+            return self._session.prompt_ids(prompt, template_variables)
+        return await asyncio.to_thread(self._session.prompt_ids, prompt, template_variables)
+
+    def _submit(self, ids: list[int], params: SamplingParams, stream: bool) -> _Request:
+        self._watch()
+        request = _Request(self, self._session.submit(ids, params, stream), ids, params.logprobs is not None)
+        self._pending[request.id] = request.deltas  # deltas are routed by this thread, so none was missed
+        return request
+
+    def _watch(self) -> None:
+        """Lets the running event loop watch the executor; a closed one that did before is forgotten."""
+        loop = asyncio.get_running_loop()
+        if self._loop is loop:
+            return
+        if self._loop is not None and not self._loop.is_closed():
+            raise RequestError(
+                "this AsyncLLM belongs to another running event loop; make one for each loop, or use LLM"
+            )
+        self._loop = loop
+        self._pending.clear()
+        loop.add_reader(self._session.executor.fileno(), _route_weakly, weakref.ref(self))
+
+    def _route(self) -> None:
+        for delta in self._session.executor.poll():
+            deltas = self._pending.pop(delta.id, None) if delta.finished else self._pending.get(delta.id)
+            if deltas is not None:  # none: of a loop that is closed
+                deltas.put_nowait(delta)
+
+    def _cancel(self, request_id: int) -> None:
+        self._session.executor.cancel(request_id)
+
+    def _checked(self, output: RequestOutput) -> RequestOutput:
+        if output.finish_reason == "error":
+            raise self._session.failure(output)
+        return output
+
+
+class _Request:
+    def __init__(self, llm: AsyncLLM, request_id: int, prompt_ids: list[int], with_logprobs: bool) -> None:
+        self.id = request_id
+        self.deltas: asyncio.Queue[native.OutputDelta] = asyncio.Queue()
+        self.finished = False
+        self._llm = llm
+        self._prompt_ids = prompt_ids
+        self._with_logprobs = with_logprobs
+
+    async def next(self) -> RequestOutput:
+        delta = await self.deltas.get()
+        self.finished = delta.finished
+        return RequestOutput.of(delta, self._prompt_ids, self._with_logprobs)
+
+    def cancel(self) -> None:
+        if not self.finished:
+            self.finished = True
+            self._llm._cancel(self.id)
+
+
+def _route_weakly(llm: weakref.ref[AsyncLLM]) -> None:
+    """So that an event loop does not keep an AsyncLLM alive."""
+    if (alive := llm()) is not None:
+        alive._route()

@@ -1,0 +1,293 @@
+"""The Python API: `LLM` for threads and scripts, `AsyncLLM` for asyncio."""
+
+from __future__ import annotations
+
+import os
+import queue
+import select
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from precast._native import kernels
+from precast._native import runtime as native
+from precast.errors import EngineError, RequestError
+from precast.progress import Progress, silent
+from precast.runtime.async_llm import AsyncLLM
+from precast.runtime.output import Logprob, RequestOutput, Timings, TokenLogprobs, Usage
+from precast.runtime.prompts import as_list, named, params_for
+from precast.runtime.sampling import SamplingParams
+from precast.runtime.session import Message, Prompt, Session
+
+__all__ = [
+    "LLM",
+    "AsyncLLM",
+    "Logprob",
+    "RequestOutput",
+    "SamplingParams",
+    "Stream",
+    "Timings",
+    "TokenLogprobs",
+    "Usage",
+    "isa_level",
+    "self_check",
+]
+
+
+class LLM:
+    """Serves one engine. Thread-safe: requests of all threads run in the same batches."""
+
+    def __init__(
+        self,
+        engine: str | Path,
+        *,
+        num_threads: int | None = None,
+        kv_cache_memory: int | None = None,
+        max_batch_size: int | None = None,
+        max_num_tokens: int | None = None,
+        generation_config: bool = True,
+    ) -> None:
+        """Maps the engine folder `engine`.
+
+        Args:
+            engine: a folder that `precast build` made.
+            num_threads: default: as many CPUs as affinity mask and cgroup give.
+            kv_cache_memory: bytes of the KV pool. Default: what the engine's limits can use, at most half of the
+                memory that is available.
+            max_batch_size, max_num_tokens: sequences and tokens of a step, within the engine's limits.
+            generation_config: take defaults from the model's generation_config.json.
+
+        Raises EngineError when the engine does not load here, SourceError for a broken tokenizer or chat template.
+        """
+        self._session = Session(
+            engine,
+            num_threads=num_threads,
+            kv_cache_memory=kv_cache_memory,
+            max_batch_size=max_batch_size,
+            max_num_tokens=max_num_tokens,
+            generation_config=generation_config,
+        )
+        self._router = _Router(self._session.executor)
+        # Also at exit of the interpreter, before it tears down what the threads use.
+        self._finalizer = weakref.finalize(self, _Router.close, self._router, False, 0.0)
+
+    @property
+    def limits(self) -> native.ModelLimits:
+        """What the engine was built for."""
+        return self._session.limits
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether messages can be given."""
+        return self._session.chat_template is not None
+
+    def stats(self) -> native.ExecutorStats:
+        """Counts of requests, pages and steps."""
+        return self._session.executor.stats()
+
+    def default_params(self, generation_config: bool | None = None, **given: Any) -> SamplingParams:
+        """SamplingParams of `given`, completed by the model's generation_config.json unless that is turned off."""
+        return self._session.default_params(generation_config, **given)
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """The token ids that a prompt would run. Raises RequestError."""
+        return self._session.prompt_ids(prompt)
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        progress: Progress = silent,
+    ) -> list[RequestOutput]:
+        """Answers one prompt or a list of them (texts, lists of token ids, lists of messages), in their order.
+
+        `params`: for all, or one for each. A request that fails on its own has finish_reason `error`, and the others are
+        not affected. Raises RequestError when a prompt is refused (nothing runs then), EngineError when the engine fails.
+        """
+        items = as_list(prompts)
+        outputs = []
+        progress("generate", 0, len(items))
+        for output in self.generate_each(items, params):
+            outputs.append(output)
+            progress("generate", len(outputs), len(items))
+        return outputs
+
+    def generate_each(
+        self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+    ) -> Iterator[RequestOutput]:
+        """As `generate`, but each output comes as soon as it and those before it are finished."""
+        every = params_for(prompts, params)
+        prepared = []
+        for index, (prompt, own) in enumerate(zip(prompts, every, strict=True)):
+            try:
+                prepared.append((self._session.prompt_ids(prompt), self._session.resolved(own)))
+            except RequestError as error:
+                raise named(error, index, len(prompts)) from None
+        return self._run_all(prepared)
+
+    def _run_all(self, prepared: list[tuple[list[int], SamplingParams]]) -> Iterator[RequestOutput]:
+        pending: list[_Pending] = []
+        try:
+            for index, (ids, params) in enumerate(prepared):
+                try:
+                    pending.append(self._router.submit(self._session, ids, params, stream=False))
+                except RequestError as error:
+                    raise named(error, index, len(prepared)) from None
+            for request in pending:
+                output = request.next()
+                if output.finish_reason == "error" and isinstance(self._session.failure(output), EngineError):
+                    raise self._session.failure(output)
+                yield output
+        finally:
+            for request in pending:
+                request.cancel()
+
+    def chat(
+        self, messages: Sequence[Message], params: SamplingParams | None = None, **template_variables: Any
+    ) -> RequestOutput:
+        """Answers the messages of a chat, rendered with the model's chat template. Raises as `stream` does."""
+        ids = self._session.prompt_ids(list(messages), template_variables)
+        request = self._router.submit(self._session, ids, self._session.resolved(params), stream=False)
+        try:
+            return self._checked(request.next())
+        finally:
+            request.cancel()
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None, **template_variables: Any) -> Stream:
+        """What is new of the answer to one prompt or the messages of a chat, as it comes.
+
+        Closing the iterator cancels the request. Raises RequestError when it is refused or fails, EngineError when the
+        engine fails.
+        """
+        ids = self._session.prompt_ids(prompt, template_variables)
+        return Stream(self, self._router.submit(self._session, ids, self._session.resolved(params), stream=True))
+
+    def _checked(self, output: RequestOutput) -> RequestOutput:
+        if output.finish_reason == "error":
+            raise self._session.failure(output)
+        return output
+
+    def close(self, *, drain: bool = False, timeout: float = 30.0) -> None:
+        """Ends the engine's threads. Requests that are left are cancelled; with `drain` they get `timeout` seconds first."""
+        self._finalizer.detach()
+        self._router.close(drain, timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Stream(Iterator[RequestOutput]):
+    """The outputs of one request. Closing or dropping it cancels the request."""
+
+    def __init__(self, llm: LLM, request: _Pending) -> None:
+        self._llm = llm
+        self._request = request
+
+    def __next__(self) -> RequestOutput:
+        if self._request.finished:
+            raise StopIteration
+        return self._llm._checked(self._request.next())
+
+    def close(self) -> None:
+        """Cancels the request unless it is finished."""
+        self._request.cancel()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class _Pending:
+    """A request's outputs, as the router brings them."""
+
+    def __init__(self, executor: native.Executor, prompt_ids: list[int], with_logprobs: bool) -> None:
+        self.deltas: queue.SimpleQueue[native.OutputDelta] = queue.SimpleQueue()
+        self.id = 0
+        self._executor = executor
+        self._prompt_ids = prompt_ids
+        self._with_logprobs = with_logprobs
+        self.finished = False
+
+    def next(self) -> RequestOutput:
+        """Waits for the next output."""
+        delta = self.deltas.get()
+        self.finished = delta.finished
+        return RequestOutput.of(delta, self._prompt_ids, self._with_logprobs)
+
+    def cancel(self) -> None:
+        """Cancels the request unless its last output was taken; nothing more comes then."""
+        if not self.finished:
+            self.finished = True
+            self._executor.cancel(self.id)
+
+
+class _Router:
+    """A thread that sleeps on the executor's event and hands each delta to who waits for it."""
+
+    def __init__(self, executor: native.Executor) -> None:
+        self._executor = executor
+        self._lock = threading.Lock()  # between submit's return and the entry in _pending no delta is routed
+        self._pending: dict[int, _Pending] = {}
+        self._closing = os.eventfd(0, os.EFD_CLOEXEC)
+        self._close_lock = threading.Lock()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="precast-outputs", daemon=True)
+        self._thread.start()
+
+    def submit(self, session: Session, ids: list[int], params: SamplingParams, stream: bool) -> _Pending:
+        """Raises RequestError when the request is refused."""
+        pending = _Pending(self._executor, ids, params.logprobs is not None)
+        with self._lock:
+            pending.id = session.submit(ids, params, stream)
+            self._pending[pending.id] = pending
+        return pending
+
+    def _run(self) -> None:
+        poller = select.poll()
+        poller.register(self._executor.fileno(), select.POLLIN)
+        poller.register(self._closing, select.POLLIN)
+        while all(fd != self._closing for fd, _ in poller.poll()):
+            self._route()
+        self._route()
+
+    def _route(self) -> None:
+        for delta in self._executor.poll():
+            with self._lock:
+                pending = self._pending.pop(delta.id) if delta.finished else self._pending[delta.id]
+            pending.deltas.put(delta)
+
+    def close(self, drain: bool, timeout: float) -> None:
+        """Ends executor and thread; everybody who waits has a last delta then. May be called again."""
+        with self._close_lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._executor.close(drain, timeout)
+            os.eventfd_write(self._closing, 1)
+            if threading.current_thread() is not self._thread:  # a garbage collection may run anywhere
+                self._thread.join()
+                os.close(self._closing)
+
+
+def isa_level() -> str:
+    """The ISA level that engines run at here."""
+    return kernels.isa_level()
+
+
+def self_check(engine: Path) -> None:
+    """Runs an engine once: two prompts of different lengths, a few tokens each. Raises EngineError when it cannot, or when
+    its logits are not finite."""
+    with LLM(engine, kv_cache_memory=None, generation_config=False) as llm:
+        vocab, room = llm.limits.vocab_size, llm.limits.max_seq_len
+        prompts = [[i * 7919 % vocab for i in range(min(n, room - 1))] for n in (3, 40)]
+        for output in llm.generate(prompts, SamplingParams(max_tokens=2, temperature=0, ignore_eos=True)):
+            if output.finish_reason == "error":
+                raise EngineError(f"the engine {engine} was built and does not work: {output.error}")

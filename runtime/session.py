@@ -1,0 +1,175 @@
+"""One loaded engine: its executor, tokenizer, chat template and defaults. What LLM and AsyncLLM share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from precast._native import runtime as native
+from precast.errors import EngineError, RequestError
+from precast.runtime.memory import available_memory
+from precast.runtime.output import RequestOutput
+from precast.runtime.sampling import SamplingParams, defaults_of
+from precast.runtime.text.chat_template import ChatTemplate
+from precast.runtime.text.tokenizer import Tokenizer
+
+Message = dict[str, Any]
+Prompt = str | Sequence[int] | Sequence[Message]
+"""A text, token ids, or the messages of a chat."""
+
+KV_MEMORY_SHARE = 0.5
+"""The largest share of the available memory that the KV pool takes unless told."""
+
+
+class Session:
+    """Thread-safe, apart from `close`."""
+
+    def __init__(
+        self,
+        engine: str | Path,
+        *,
+        num_threads: int | None = None,
+        kv_cache_memory: int | None = None,
+        max_batch_size: int | None = None,
+        max_num_tokens: int | None = None,
+        generation_config: bool = True,
+    ) -> None:
+        """See `precast.LLM`. Raises EngineError, SourceError for a broken tokenizer or template."""
+        folder = Path(engine)
+        config = _config(folder)
+        path = folder / "rank0.engine"
+        if not path.is_file():
+            raise EngineError(f"{folder} has no rank0.engine; build the engine again")
+        self.folder = folder
+        self.tokenizer = Tokenizer.from_folder(folder) if (folder / "tokenizer.json").is_file() else None
+        self.chat_template = ChatTemplate.from_folder(folder) if self.tokenizer is not None else None
+        generation = _json_object(folder / "generation_config.json")
+        self._model_defaults = defaults_of(generation, str(folder / "generation_config.json"))
+        self._use_defaults = generation_config
+        loaded = native.Engine(str(path), num_threads or 0)
+        self.limits = loaded.limits
+        self.executor = native.Executor(
+            loaded.backend,
+            num_pages=num_pages(self.limits, kv_cache_memory, available_memory()),
+            max_batch_size=max_batch_size or 0,
+            max_num_tokens=max_num_tokens or 0,
+            eos_token_ids=self._eos(generation, config),
+            vocab=loaded.vocab,
+        )
+
+    def _eos(self, generation: dict[str, Any], config: dict[str, Any]) -> list[int]:
+        """All ids that end a sequence: the generation config's (else the model config's) and the tokenizer's."""
+        pretrained = config.get("pretrained_config")
+        named = generation.get("eos_token_id")
+        if named is None and isinstance(pretrained, dict):
+            named = pretrained.get("eos_token_id")
+        ids = {i for i in (named if isinstance(named, list) else [named]) if isinstance(i, int)}
+        if self.tokenizer is not None and self.tokenizer.eos_token is not None:
+            own = self.tokenizer.token_id(self.tokenizer.eos_token)
+            ids |= {own} if own is not None else set()
+        return sorted(ids)
+
+    def default_params(self, generation_config: bool | None = None, **given: Any) -> SamplingParams:
+        """SamplingParams of `given`, over the model's defaults unless told not to use them."""
+        use = self._use_defaults if generation_config is None else generation_config
+        params = SamplingParams(**given)
+        return params.over(self._model_defaults) if use else params
+
+    def resolved(self, params: SamplingParams | None) -> SamplingParams:
+        """`params` over the model's defaults."""
+        params = params or SamplingParams()
+        return params.over(self._model_defaults) if self._use_defaults else params
+
+    def prompt_ids(self, prompt: Prompt, template_variables: dict[str, Any] | None = None) -> list[int]:
+        """The token ids of a prompt. Raises RequestError for what is no prompt, or what this engine cannot encode."""
+        if isinstance(prompt, str):
+            return self._encode(prompt, add_special_tokens=True)
+        if is_messages(prompt):
+            if self.chat_template is None:
+                raise RequestError(f"{self.folder} has no chat template; give a text or token ids")
+            text = self.chat_template.render([dict(m) for m in prompt], **(template_variables or {}))  # type: ignore[call-overload]
+            return self._encode(text, add_special_tokens=False)
+        if is_token_ids(prompt):
+            ids = [int(i) for i in prompt]  # type: ignore[arg-type]
+            if all(-(2**31) <= i < 2**31 for i in ids):
+                return ids
+        raise RequestError("a prompt must be a text, a list of token ids, or a list of messages with role and content")
+
+    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        if self.tokenizer is None:
+            raise RequestError(f"{self.folder} has no tokenizer; give token ids")
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise RequestError("the prompt has a lone surrogate, which is not text") from None
+        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+    def submit(self, ids: list[int], params: SamplingParams, stream: bool) -> int:
+        """Enqueues a request; `params` are resolved. Raises RequestError when it is refused."""
+        return self.executor.submit(ids, params.to_native(stream))
+
+    def failure(self, output: RequestOutput) -> Exception:
+        """The exception for an output whose finish_reason is `error`."""
+        if self.executor.stats().error:
+            return EngineError(f"the engine {self.folder} failed: {output.error}")
+        return RequestError(output.error or "the request failed")
+
+
+def is_messages(prompt: Any) -> bool:
+    """True for the messages of a chat."""
+    return isinstance(prompt, Sequence) and len(prompt) > 0 and all(isinstance(m, dict) for m in prompt)
+
+
+def is_token_ids(prompt: Any) -> bool:
+    """True for a list of token ids (any integers; the empty list too)."""
+    return (
+        hasattr(prompt, "__iter__")
+        and not isinstance(prompt, str | bytes)
+        and all(hasattr(i, "__index__") and not isinstance(i, bool) for i in prompt)
+    )
+
+
+def num_pages(limits: native.ModelLimits, kv_cache_memory: int | None, available: int) -> int:
+    """Pages of the KV pool: what the engine's limits can use, within `kv_cache_memory` bytes or a share of `available`.
+
+    Pages take memory when they are first written, so a pool that is never full costs less than its size. Raises
+    EngineError when there is no room for one page.
+    """
+    page_bytes = max(1, limits.page_bytes)
+    wanted = limits.max_batch_size * -(-limits.max_seq_len // limits.page_tokens)
+    budget = int(available * KV_MEMORY_SHARE) if kv_cache_memory is None else kv_cache_memory
+    pages = min(wanted, budget // page_bytes, 2**31 - 1)
+    if pages < 1:
+        raise EngineError(
+            f"one KV page takes {page_bytes} bytes, and there are {budget} for the KV cache; give it more memory"
+        )
+    return pages
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    if not folder.is_dir():
+        raise EngineError(f"there is no engine folder {folder}; `precast build` makes one")
+    config = _json_object(folder / "config.json")
+    if config.get("format") != "precast-engine":
+        raise EngineError(f"{folder} is not a precast engine; `precast build` makes one")
+    if config.get("format_version") != 0:
+        raise EngineError(
+            f"{folder} is an engine of format {config.get('format_version')!r}, and this precast reads format 0; build "
+            "it again with this precast"
+        )
+    return config
+
+
+def _json_object(path: Path) -> dict[str, Any]:
+    """The object in `path`, {} when there is no such file. Raises EngineError when it is something else."""
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise EngineError(f"{path} cannot be read: {error}") from None
+    if not isinstance(value, dict):
+        raise EngineError(f"{path} must hold a JSON object")
+    return value
