@@ -105,8 +105,8 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answers one prompt or a list of them (texts, lists of token ids, lists of messages), in their order.
 
-        `params`: for all, or one for each. A request that fails on its own has finish_reason `error`, and the others are
-        not affected. Raises RequestError when a prompt is refused (nothing runs then), EngineError when the engine fails.
+        `params`: for all, or one for each. A request that fails on its own has finish_reason `error`; the others go on.
+        Raises RequestError when a prompt is refused (nothing runs then), EngineError when the engine fails.
         """
         items = as_list(prompts)
         outputs = []
@@ -172,7 +172,7 @@ class LLM:
         return output
 
     def close(self, *, drain: bool = False, timeout: float = 30.0) -> None:
-        """Ends the engine's threads. Requests that are left are cancelled; with `drain` they get `timeout` seconds first."""
+        """Ends the engine's threads. Requests that are left are cancelled; with `drain` after at most `timeout` seconds."""
         self._finalizer.detach()
         self._router.close(drain, timeout)
 
@@ -283,8 +283,10 @@ def isa_level() -> str:
 
 
 def self_check(engine: Path) -> None:
-    """Runs an engine once: two prompts of different lengths, a few tokens each. Raises EngineError when it cannot, or when
-    its logits are not finite."""
+    """Runs an engine once: two prompts of different lengths, a few tokens each.
+
+    Raises EngineError when it cannot, or when its logits are not finite.
+    """
     with LLM(engine, kv_cache_memory=None, generation_config=False) as llm:
         vocab, room = llm.limits.vocab_size, llm.limits.max_seq_len
         prompts = [[i * 7919 % vocab for i in range(min(n, room - 1))] for n in (3, 40)]

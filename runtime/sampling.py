@@ -15,7 +15,7 @@ _INT32_MAX = 2**31 - 1
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
-    """None stands for the model's default (its generation_config.json), and where that says nothing for the value below.
+    """None stands for the model's default (its generation_config.json), else for the value named below.
 
     Of all tokens, ranked by logit (ties: lowest id first), `top_k`, `top_p` and `min_p` keep some, in this order, after
     `temperature`; one of them is drawn. The same seed and prompt give the same tokens, whatever else runs.
