@@ -44,7 +44,8 @@ def inverse_frequencies(config: ModelConfig, max_seq_len: int) -> tuple[F32, flo
 
 def _plain(base: float, dim: int) -> F32:
     exponent = np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim)
-    return (np.float32(1) / np.power(np.float32(base), exponent)).astype(np.float32)
+    frequencies: F32 = (np.float32(1) / np.power(np.float32(base), exponent)).astype(np.float32)
+    return frequencies
 
 
 def _dynamic(config: ModelConfig, scaling: dict[str, Any], max_seq_len: int) -> F32:
@@ -78,8 +79,9 @@ def _yarn(config: ModelConfig, scaling: dict[str, Any]) -> tuple[F32, float]:
 
     attention = scaling.get("attention_factor")
     if attention is None:
-        both = mscale and mscale_all
-        attention = get_mscale(factor, mscale) / get_mscale(factor, mscale_all) if both else get_mscale(factor)
+        attention = get_mscale(factor)
+        if mscale and mscale_all:
+            attention = get_mscale(factor, mscale) / get_mscale(factor, mscale_all)
 
     def correction(rotations: float) -> float:
         return (dim * math.log(original / (rotations * 2 * math.pi))) / (2 * math.log(base))

@@ -25,7 +25,7 @@ LABELS = {
 }
 
 
-class MemorySize(click.ParamType):
+class MemorySize(click.ParamType):  # type: ignore[type-arg] # generic since click 8.2 only
     """Bytes with an optional unit: 512M, 2G, 1073741824."""
 
     name = "size"

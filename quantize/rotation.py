@@ -29,7 +29,7 @@ class Rotation:
     def __init__(self, size: int, seed: int, signs: bool = True) -> None:
         rng = np.random.default_rng([seed, size])
         self.size = size
-        self.signs = rng.choice(np.float32([-1, 1]), size) if signs else np.ones(size, np.float32)
+        self.signs = rng.choice(np.array([-1, 1], np.float32), size) if signs else np.ones(size, np.float32)
         self.factors: list[F32] = []
         while size % 2 == 0:
             factor = 2
@@ -59,7 +59,8 @@ class Rotation:
 
 def hadamard(n: int) -> F32:
     """The orthonormal Sylvester-Hadamard matrix of a power of two."""
-    h = np.ones((1, 1), np.float32)
+    h: F32 = np.ones((1, 1), np.float32)
     while len(h) < n:
         h = np.block([[h, h], [h, -h]])
-    return (h / np.sqrt(np.float32(n))).astype(np.float32)
+    scaled: F32 = (h / np.sqrt(np.float32(n))).astype(np.float32)
+    return scaled

@@ -119,8 +119,9 @@ inline float max_lanes(F32 v) {
   return _mm_cvtss_f32(_mm_max_ss(y, _mm_movehdup_ps(y)));
 }
 
-// exp(x) within 2 ulp for x ≤ 88; exactly 0 below −87.3 (so exp(−inf) = 0); NaN stays NaN (min and max give their second
-// operand then). Cody-Waite reduction by ln 2 and the degree-6 Taylor-like minimax polynomial on [−ln2/2, ln2/2].
+// exp(x) within 2 ulp for x ≤ 88; exactly 0 below −87.3 (so exp(−inf) = 0); NaN stays NaN (min and max give their
+// second operand then). Cody-Waite reduction by ln 2 and the degree-6 Taylor-like minimax polynomial on [−ln2/2,
+// ln2/2].
 inline F32 exp(F32 x) {
   const F32 low = set1(-87.33f);
   const F32 clamped = min(set1(88.0f), max(low, x));

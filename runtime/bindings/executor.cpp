@@ -194,8 +194,8 @@ void bind_sampler(nb::module_& m) {
   m.def("random_bits", &random_bits, "seed"_a, "sequence_index"_a, "position"_a,
         "The 64 random bits of one position of a sequence: Philox4x32-10.");
   m.def("sample", &sample_row, "logits"_a, "params"_a, "random_bits"_a, "forbidden"_a = std::vector<TokenId>{},
-        nb::sig("def sample(logits: NDArray[np.float32], params: SamplingParams, random_bits: int, forbidden: "
-                "Sequence[int] = ()) -> tuple[int, TokenLogprobs]"),
+        nb::sig("def sample(logits: numpy.typing.NDArray[numpy.float32], params: SamplingParams, random_bits: int, "
+                "forbidden: Sequence[int] = ()) -> tuple[int, TokenLogprobs]"),
         "The token that is chosen from logits f32 [V], and its logprobs. Raises RequestError for NaN or infinite "
         "logits.");
 }
