@@ -47,18 +47,35 @@ __attribute__((always_inline)) inline void dot_bf16_into(F32& sum, F32 w, F32 x)
 #endif
 
 // A weight format. A panel holds [K/kStep][16][kStep] weights; activations are packed to [K/kStep][kPasses][rows] of 4
-// bytes; a step of K is, for each pass, one multiplication of 4-byte lanes.
+// bytes, row by row (`pack_row`); a step of K is, for each pass, one multiplication of 4-byte lanes.
 struct Float32 {
   using Weight = float;
   static constexpr int kStep = 1, kPasses = 1;
 
-  static void pack(const float* x, [[maybe_unused]] int rows, float* packed) { *packed = *x; }
+  static void pack_row(const float* x, int columns, int rows, float* packed) {
+    for (int c = 0; c < columns; ++c, packed += rows) *packed = x[c];
+  }
   static F32 weights(const Weight* w, [[maybe_unused]] int pass) { return load(w); }
   static void multiply_add(F32& sum, F32 w, F32 x) { fma_into(sum, w, x); }
   static void multiply_add_pair(F32& sum, F32& sum2, F32 w, F32 w2, const float* x) {
     fma_into_pair(sum, sum2, w, w2, x);
   }
 };
+
+#if defined(PRECAST_ISA_AVX512)
+// Eight floats as four pairs of bf16, rounded as to_bf16 does.
+inline __m128i bf16_pairs(__m256 x) {
+  const __m256i bits = _mm256_castps_si256(x);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
+  const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+  const __m256i upper = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
+  // Each lane has its bf16 in the lower half: pack the halves of both 128-bit sides, and put them side by side.
+  const __m256i sides = _mm256_permute4x64_epi64(_mm256_packus_epi32(upper, upper), _MM_SHUFFLE(3, 1, 2, 0));
+  return _mm256_castsi256_si128(sides);
+}
+#endif
 
 // A lane holds the weights of two neighbouring columns.
 struct Bf16 {
@@ -69,9 +86,20 @@ struct Bf16 {
   // vdpbf16ps adds the products of both columns, with activations that are bf16 too.
   static constexpr int kPasses = 1;
 
-  static void pack(const float* x, [[maybe_unused]] int rows, float* packed) {
-    const bf16_t two[2] = {to_bf16(x[0]), to_bf16(x[1])};
-    __builtin_memcpy(packed, two, 4);
+  static void pack_row(const float* x, int columns, int rows, float* packed) {
+    int c = 0;
+    for (; c + 8 <= columns; c += 8) {
+      alignas(16) float pairs[4];
+      _mm_store_si128(reinterpret_cast<__m128i*>(pairs), bf16_pairs(_mm256_loadu_ps(x + c)));
+      for (const float pair : pairs) {
+        *packed = pair;
+        packed += rows;
+      }
+    }
+    for (; c < columns; c += 2, packed += rows) {
+      const bf16_t two[2] = {to_bf16(x[c]), to_bf16(x[c + 1])};
+      __builtin_memcpy(packed, two, 4);
+    }
   }
   static F32 weights(const Weight* w, [[maybe_unused]] int pass) { return load(reinterpret_cast<const float*>(w)); }
   static void multiply_add(F32& sum, F32 w, F32 x) { dot_bf16_into(sum, w, x); }
@@ -84,9 +112,8 @@ struct Bf16 {
   // A bf16 is the upper half of a float: the even column's is shifted up, the odd column's is masked.
   static constexpr int kPasses = 2;
 
-  static void pack(const float* x, int rows, float* packed) {
-    packed[0] = x[0];
-    packed[rows] = x[1];
+  static void pack_row(const float* x, int columns, int rows, float* packed) {
+    Float32::pack_row(x, columns, rows, packed);
   }
   static F32 weights(const Weight* w, int pass) {
     const __m256i two = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w));
@@ -99,14 +126,6 @@ struct Bf16 {
   }
 #endif
 };
-
-// x [Rows][ldx], `columns` of them → packed
-template <typename Format>
-void pack_rows(const float* x, int64_t ldx, int rows, int columns, float* packed) {
-  for (int c = 0; c < columns; c += Format::kStep, packed += Format::kPasses * rows) {
-    for (int r = 0; r < rows; ++r) Format::pack(x + r * ldx + c, rows, packed + r);
-  }
-}
 
 // acc [Panels][Rows][16] += the packed activations · panels w, w + panel_stride, … over `columns` of K, in rising K.
 // Rows r of panel p stand at acc + p · acc_stride + 16 · r.

@@ -72,7 +72,9 @@ void linear_float(const LinearWeights& w, const float* x, int64_t ldx, int rows,
       // As few register tiles as hold the rows, of nearly the same size.
       for (int t = 0; t < tiles; ++t) {
         const int first = rows * t / tiles, count = rows * (t + 1) / tiles - first;
-        pack_rows<Format>(x + first * ldx + begin, ldx, count, columns, packed + first * columns);
+        for (int r = 0; r < count; ++r) {
+          Format::pack_row(x + (first + r) * ldx + begin, columns, count, packed + first * columns + r);
+        }
       }
       for (int t = 0; t < tiles; ++t) {
         const int first = rows * t / tiles, count = rows * (t + 1) / tiles - first;
