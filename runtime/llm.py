@@ -172,7 +172,7 @@ class LLM:
         return output
 
     def close(self, *, drain: bool = False, timeout: float = 30.0) -> None:
-        """Ends the engine's threads. Requests that are left are cancelled; with `drain` after at most `timeout` seconds."""
+        """Ends the engine's threads and cancels what is left; with `drain` only after at most `timeout` seconds."""
         self._finalizer.detach()
         self._router.close(drain, timeout)
 

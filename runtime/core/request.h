@@ -10,14 +10,15 @@ inline constexpr int32_t kMaxLogprobs = 64;
 inline constexpr int32_t kMaxStopStrings = 64;
 inline constexpr int32_t kMaxStopStringBytes = 1024;
 
-// Checks what does not depend on an engine. Throws RequestError, one sentence: a value that is not a number or out of range,
-// values that contradict each other.
+// Checks what does not depend on an engine. Throws RequestError, one sentence: a value that is not a number or out of
+// range, values that contradict each other.
 void check_params(const SamplingParams& params);
 
 // Checks a prompt and its parameters against an engine whose pool has num_pages pages; has_text: the engine carries the
-// bytes of its vocabulary. Includes check_params. Returns the most tokens of prompt and output together: a max_tokens beyond max_seq_len ends
-// there with `length`. Throws RequestError, one sentence each: an empty prompt, a prompt of max_seq_len tokens or more,
-// a token id out of range, a value that is not a number or out of range, a request that the pool can never hold.
+// bytes of its vocabulary. Includes check_params. Returns the most tokens of prompt and output together: a max_tokens
+// beyond max_seq_len ends there with `length`. Throws RequestError, one sentence each: an empty prompt, a prompt of
+// max_seq_len tokens or more, a token id out of range, a value that is not a number or out of range, a request that the
+// pool can never hold.
 int32_t check_request(const std::vector<TokenId>& prompt, const SamplingParams& params, const ModelLimits& limits,
                       int32_t num_pages, bool has_text);
 
