@@ -13,7 +13,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from precast.errors import RequestError, SourceError
-from precast.runtime.text.tokenizer import read_json, token_text
+from precast.runtime.text.tokenizer import read_json, read_special_tokens
 
 Message = dict[str, Any]
 
@@ -59,24 +59,28 @@ class ChatTemplate:
     @classmethod
     def from_folder(cls, folder: Path) -> ChatTemplate | None:
         """The folder's template (`chat_template.jinja`, else the one in tokenizer_config.json), or None."""
-        config = read_json(folder / "tokenizer_config.json")
-        special = {key: text for key, value in config.items() if key.endswith("_token") and (text := token_text(value))}
+        special = read_special_tokens(folder)
         path = folder / "chat_template.jinja"
         if path.is_file():
-            return cls(path.read_text(), special, str(path))
-        source = config.get("chat_template")
+            try:
+                return cls(path.read_text(encoding="utf-8"), special, str(path))
+            except (OSError, UnicodeDecodeError) as error:
+                raise SourceError(f"{path} cannot be read: {error}") from None
+        source = read_json(folder / "tokenizer_config.json").get("chat_template")
         if isinstance(source, list):  # several named templates
             named = {t.get("name"): t.get("template") for t in source if isinstance(t, dict)}
             source = named.get("default")
         return cls(source, special, f"chat_template of {folder}") if isinstance(source, str) else None
 
     def render(self, messages: list[Message], add_generation_prompt: bool = True, **variables: Any) -> str:
-        """The prompt text. Raises RequestError with the template's own message when it refuses the messages."""
+        """The prompt text. `variables` are the template's own (`tools`, `enable_thinking`, …).
+
+        Raises RequestError with the template's own message when it refuses the messages.
+        """
+        # transformers defines these two always: templates ask whether they are none, not whether they are defined.
+        given: dict[str, Any] = {"tools": None, "documents": None} | self._special | variables
+        given |= {"messages": messages, "add_generation_prompt": add_generation_prompt}
         try:
-            return self._template.render(
-                messages=messages, add_generation_prompt=add_generation_prompt, **{**self._special, **variables}
-            )
-        except RequestError:
-            raise
+            return self._template.render(given)
         except Exception as error:  # a template may fail in any way; it is the request's error
             raise RequestError(f"the chat template refused these messages: {error}") from None

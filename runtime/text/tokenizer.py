@@ -6,19 +6,34 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tokenizers import AddedToken
 from tokenizers import Tokenizer as RustTokenizer
 
-from precast.errors import SourceError
+from precast.errors import RequestError, SourceError
+
+MAX_JSON_BYTES = 256 << 20
+"""Real tokenizers of 256k tokens take about 35 MB."""
+
+LFS_POINTER = b"version https://git-lfs"
+
+SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in `path`; {} when there is no such file. Raises SourceError when it is not a JSON object."""
     try:
-        value = json.loads(path.read_bytes())
-    except FileNotFoundError:
+        if path.stat().st_size > MAX_JSON_BYTES:
+            raise SourceError(f"{path} is larger than {MAX_JSON_BYTES >> 20} MiB: not a model's JSON file")
+        data = path.read_bytes()
+        if data.startswith(LFS_POINTER):
+            raise SourceError(f"{path} is a Git LFS pointer, not the file; run `git lfs pull` in its folder")
+        value = json.loads(data)
+    except (FileNotFoundError, NotADirectoryError):
         return {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise SourceError(f"{path} cannot be read: {error}") from None
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise SourceError(f"{path} is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise SourceError(f"{path} must hold a JSON object")
     return value
@@ -31,15 +46,30 @@ def token_text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-class Tokenizer:
-    """Text ↔ token ids, as transformers' AutoTokenizer gives them for the same folder."""
+def read_special_tokens(folder: Path) -> dict[str, str]:
+    """`bos_token` and its like → text, from tokenizer_config.json, as transformers merges them.
 
-    def __init__(self, rust: RustTokenizer, config: dict[str, Any]) -> None:
-        self._rust = rust
+    In old folders, without `added_tokens_decoder`, special_tokens_map.json wins.
+    """
+    config = read_json(folder / "tokenizer_config.json")
+    if "added_tokens_decoder" not in config:
+        config = config | read_json(folder / "special_tokens_map.json")
+    return {key: text for key in SPECIAL_TOKENS if (text := token_text(config.get(key))) is not None}
+
+
+class Tokenizer:
+    """Text ↔ token ids, as transformers' AutoTokenizer gives them for the same folder.
+
+    Which tokens surround a text (BOS) is decided by the post-processor in tokenizer.json: transformers 5 ignores
+    `add_bos_token` beside it.
+    """
+
+    def __init__(self, rust: RustTokenizer, special_tokens: dict[str, str]) -> None:
+        self.rust = rust
         rust.no_padding()
         rust.no_truncation()
-        self.bos_token = token_text(config.get("bos_token"))
-        self.eos_token = token_text(config.get("eos_token"))
+        self.bos_token = special_tokens.get("bos_token")
+        self.eos_token = special_tokens.get("eos_token")
 
     @classmethod
     def from_folder(cls, folder: Path) -> Tokenizer:
@@ -47,26 +77,71 @@ class Tokenizer:
         path = folder / "tokenizer.json"
         if not path.is_file():
             raise SourceError(f"{folder} has no tokenizer.json; this model takes and gives token ids only")
-        try:
-            rust = RustTokenizer.from_file(str(path))
-        except Exception as error:  # the library raises bare Exception
-            raise SourceError(f"{path} is not a tokenizer: {error}") from None
-        return cls(rust, read_json(folder / "tokenizer_config.json"))
+        rust = _load(path)
+        special = read_special_tokens(folder)
+        rust.add_tokens(_missing_tokens(rust, folder, special))
+        return cls(rust, special)
 
     @property
     def vocab_size(self) -> int:
         """Number of tokens, added ones included."""
-        return int(self._rust.get_vocab_size(with_added_tokens=True))
+        return int(self.rust.get_vocab_size(with_added_tokens=True))
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """The id of the token that begins a text, where the model has one."""
+        return None if self.bos_token is None else self.token_id(self.bos_token)
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The id of the token that ends a text, where the model has one; generation_config.json may name more."""
+        return None if self.eos_token is None else self.token_id(self.eos_token)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Token ids; with the special tokens that the model wants around a text (BOS) unless told not to."""
-        return list(self._rust.encode(text, add_special_tokens=add_special_tokens).ids)
+        """Token ids; with the special tokens that the model wants around a text (BOS) unless told not to.
+
+        Raises RequestError for text that is not valid Unicode (lone surrogates).
+        """
+        try:
+            return list(self.rust.encode(text, add_special_tokens=add_special_tokens).ids)
+        except (UnicodeEncodeError, TypeError):
+            raise RequestError("the text is not valid Unicode and cannot be encoded") from None
 
     def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
-        """The text of token ids."""
-        return str(self._rust.decode(ids, skip_special_tokens=skip_special_tokens))
+        """The text of token ids; ids without a token have none. Raises RequestError for ids outside 0 … 2³² − 1."""
+        try:
+            return str(self.rust.decode(ids, skip_special_tokens=skip_special_tokens))
+        except OverflowError:
+            raise RequestError("token ids must lie in 0 … 2^32 - 1") from None
 
     def token_id(self, token: str) -> int | None:
         """The id of a token, or None."""
-        found = self._rust.token_to_id(token)
+        found = self.rust.token_to_id(token)
         return None if found is None else int(found)
+
+
+def _load(path: Path) -> RustTokenizer:
+    with open(path, "rb") as file:
+        if file.read(64).startswith(LFS_POINTER):
+            raise SourceError(f"{path} is a Git LFS pointer, not the file; run `git lfs pull` in its folder")
+    try:
+        return RustTokenizer.from_file(str(path))
+    except BaseException as error:  # the library raises bare Exception, and panics as a BaseException
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise SourceError(f"{path} is not a tokenizer: {error}") from None
+
+
+def _missing_tokens(rust: RustTokenizer, folder: Path, special: dict[str, str]) -> list[AddedToken]:
+    """Tokens that only tokenizer_config.json names: transformers gives them the next free ids, in this order."""
+    listed = read_json(folder / "tokenizer_config.json").get("added_tokens_decoder") or {}
+    where = f"{folder / 'tokenizer_config.json'}: added_tokens_decoder"
+    try:
+        tokens = [AddedToken(**token) for _, token in sorted(listed.items(), key=lambda item: int(item[0]))]
+    except (AttributeError, TypeError, ValueError) as error:
+        raise SourceError(f"{where} is not readable: {error}") from None
+    known = {token.content for token in tokens}
+    named = (text for text in dict.fromkeys(special.values()) if text not in known and rust.token_to_id(text) is None)
+    tokens += [AddedToken(text, special=True) for text in named]
+    present = {token.content for token in rust.get_added_tokens_decoder().values()}
+    return [token for token in tokens if token.content not in present]

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tokenizers import Tokenizer as RustTokenizer
 
 from precast.errors import SourceError
-from precast.runtime.text.tokenizer import Tokenizer
+from precast.runtime.text.tokenizer import Tokenizer, read_json
 
 SPECIAL = 1
 """Flag: not part of the text unless asked for."""
@@ -29,7 +28,7 @@ CORPUS = (
     "  def f(x):\n\treturn x + 1234567  # naïve\n\n",
     "你好,世界。مرحبا بالعالم नमस्ते",
     "🙂👩‍👩‍👧 café e\u0301 \u00a0\u2003x",
-    "a\x01b\x7f<|nothing|> </s> don't it's",
+    "a\x01b\x7f<|nothing|> </s> don't it's ▁x <0x41>",
 )
 
 
@@ -58,55 +57,63 @@ class Vocab:
 
 
 def section(folder: Path, size: int) -> bytes:
-    """The section for the tokenizer in `folder` and a model of `size` ids, checked against the tokenizer on a corpus.
+    """The section for the tokenizer in `folder` and a model of `size` ids, checked against the tokenizer.
 
     Raises SourceError when the tokenizer has more tokens than the model, a decoder that bytes cannot express, or
-    decodes a text of the corpus differently.
+    decodes an added token or a text of the corpus differently.
     """
     tokenizer = Tokenizer.from_folder(folder)
-    vocab = read_vocab(folder / "tokenizer.json", size)
-    for text in CORPUS:
-        ids = tokenizer.encode(text, add_special_tokens=False)
-        if vocab.text(ids) != tokenizer.decode(ids):
-            raise SourceError(
-                f"{folder / 'tokenizer.json'} cannot be expressed as bytes of tokens: {text!r} comes back as "
-                f"{vocab.text(ids)!r}, the tokenizer says {tokenizer.decode(ids)!r}"
-            )
+    vocab = read_vocab(folder, size, tokenizer)
+    _check(vocab, tokenizer, str(folder / "tokenizer.json"))
     return vocab.to_bytes()
 
 
-def read_vocab(path: Path, size: int) -> Vocab:
+def read_vocab(folder: Path, size: int, tokenizer: Tokenizer | None = None) -> Vocab:
     """Bytes of tokens from a tokenizer.json with a byte-level or a sentencepiece-like decoder."""
-    definition = json.loads(path.read_bytes())
-    rust = RustTokenizer.from_file(str(path))
-    decoders = _decoders(definition.get("decoder"))
-    kinds = [d.get("type") for d in decoders]
-    if "ByteLevel" in kinds:
-        to_bytes, options = _byte_level, 0
-    elif "Metaspace" in kinds or "ByteFallback" in kinds or "Replace" in kinds:
-        to_bytes = _sentencepiece
-        strips = any(d.get("type") == "Strip" and d.get("start") for d in decoders)
-        strips |= any(d.get("type") == "Metaspace" and d.get("prepend_scheme", "always") != "never" for d in decoders)
-        options = STRIP_LEADING_SPACE if strips else 0
-    else:
-        raise SourceError(f"{path} has a decoder that precast does not know: {kinds}")
+    path = folder / "tokenizer.json"
+    rust = (tokenizer or Tokenizer.from_folder(folder)).rust
+    to_bytes, options = _decoder(read_json(path).get("decoder"), str(path))
     vocab = rust.get_vocab(with_added_tokens=True)
     if vocab and max(vocab.values()) >= size:
         raise SourceError(f"{path} has token ids up to {max(vocab.values())}, the model has {size}")
     tokens, flags = [b""] * size, [0] * size
     for token, index in vocab.items():
         tokens[index] = to_bytes(token)
-    for added in definition.get("added_tokens", []):
-        index = added["id"]
-        tokens[index] = added["content"].encode()
-        flags[index] = SPECIAL if added.get("special") else 0
+    for index, added in rust.get_added_tokens_decoder().items():
+        flags[index] = SPECIAL if added.special else 0
     return Vocab(tokens, flags, options)
 
 
-def _decoders(decoder: Any) -> list[dict[str, Any]]:
-    if not isinstance(decoder, dict):
-        return []
-    return list(decoder.get("decoders", [])) if decoder.get("type") == "Sequence" else [decoder]
+def _check(vocab: Vocab, tokenizer: Tokenizer, where: str) -> None:
+    lines = [(tokenizer.encode(text, add_special_tokens=False), True) for text in CORPUS]
+    # One added token between two others, so that rules for the first token of a text do not hide what it is.
+    around = tokenizer.encode("a b", add_special_tokens=False)
+    lines += [([*around, index, *around], False) for index in tokenizer.rust.get_added_tokens_decoder()]
+    for ids, skip in lines:
+        ours, theirs = vocab.text(ids, skip), tokenizer.decode(ids, skip)
+        if ours != theirs:
+            raise SourceError(
+                f"{where} cannot be expressed as bytes of tokens: the tokens {ids} come back as {ours!r}, the "
+                f"tokenizer says {theirs!r}; please report this tokenizer"
+            )
+
+
+def _decoder(definition: Any, where: str) -> tuple[Callable[[str], bytes], int]:
+    """The decoder of a tokenizer.json → (bytes of a token, options)."""
+    steps = definition.get("decoders") if isinstance(definition, dict) else None
+    steps = steps if isinstance(steps, list) else [definition]
+    by_kind = {step.get("type"): step for step in steps if isinstance(step, dict)}
+    if "ByteLevel" in by_kind:
+        return _byte_level, 0
+    if not by_kind.keys() & {"Metaspace", "ByteFallback", "Replace"}:
+        raise SourceError(
+            f"{where} has a decoder that precast does not know ({', '.join(map(str, by_kind)) or 'none'}); byte-level "
+            "and sentencepiece decoders are supported"
+        )
+    strips = bool(by_kind.get("Strip", {}).get("start"))
+    strips |= "Metaspace" in by_kind and by_kind["Metaspace"].get("prepend_scheme", "always") != "never"
+    falls_back = "ByteFallback" in by_kind
+    return lambda token: _sentencepiece(token, falls_back), STRIP_LEADING_SPACE if strips else 0
 
 
 def _byte_alphabet() -> dict[str, int]:
@@ -125,7 +132,7 @@ def _byte_level(token: str) -> bytes:
     return token.encode()
 
 
-def _sentencepiece(token: str) -> bytes:
-    if match := _BYTE_TOKEN.match(token):
+def _sentencepiece(token: str, falls_back: bool) -> bytes:
+    if falls_back and (match := _BYTE_TOKEN.match(token)):
         return bytes([int(match[1], 16)])
     return token.replace("▁", " ").encode()
