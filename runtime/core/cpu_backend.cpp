@@ -58,20 +58,27 @@ const KernelTable& kernels_for(const std::string& isa) {
   }
 }
 
+std::string name_of(const Plan& plan, size_t op) {
+  const PlanOp& o = plan.ops[op];
+  const std::string output = o.outputs.empty() ? "" : " → " + plan.buffers[static_cast<size_t>(o.outputs[0])].name;
+  return "op " + std::to_string(op) + " (" + o.kernel + output + ")";
+}
+
 // A value that is overwritten while somebody still wants it would make an engine compute nonsense: follow the slots.
 void check_slots(const Plan& plan) {
   std::vector<int32_t> holds(plan.buffers.size(), -1);  // slot → buffer
-  for (const PlanOp& op : plan.ops) {
-    for (const int32_t i : op.inputs) {
+  for (size_t op = 0; op < plan.ops.size(); ++op) {
+    for (const int32_t i : plan.ops[op].inputs) {
       const PlanBuffer& buffer = plan.buffers[static_cast<size_t>(i)];
       CpuOpMaker::expect(holds[static_cast<size_t>(buffer.slot)] == i,
-                         "an op reads buffer " + buffer.name + ", which its slot does not hold at that time");
-      for (const int32_t o : op.outputs) {
+                         name_of(plan, op) + " reads buffer " + buffer.name + ", which its slot does not hold by then");
+      for (const int32_t o : plan.ops[op].outputs) {
         CpuOpMaker::expect(plan.buffers[static_cast<size_t>(o)].slot != buffer.slot,
-                           "an op writes over its input " + buffer.name);
+                           name_of(plan, op) + " writes over its input " + buffer.name);
       }
     }
-    for (const int32_t o : op.outputs) holds[static_cast<size_t>(plan.buffers[static_cast<size_t>(o)].slot)] = o;
+    for (const int32_t o : plan.ops[op].outputs)
+      holds[static_cast<size_t>(plan.buffers[static_cast<size_t>(o)].slot)] = o;
   }
 }
 
@@ -206,14 +213,10 @@ class CpuBackend final : public Backend {
         ops_.push_back(CpuOpMaker(context_, plan.ops[i]).make());
         scratch = std::max(scratch, ops_.back()->scratch_bytes());
       } catch (const EngineError& error) {
-        throw EngineError("op " + std::to_string(i) + " (" + name(plan, plan.ops[i]) + "): " + error.what());
+        throw EngineError(name_of(plan, i) + ": " + error.what());
       }
     }
     for (int i = 0; i < context_.pool.num_threads(); ++i) context_.scratch.emplace_back(static_cast<size_t>(scratch));
-  }
-
-  static std::string name(const Plan& plan, const PlanOp& op) {
-    return op.outputs.empty() ? op.kernel : op.kernel + " → " + plan.buffers[static_cast<size_t>(op.outputs[0])].name;
   }
 
   void place_rope_tables() {
