@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from precast.builder.build import BuildOptions, build
+from precast.builder.build import build
+from precast.builder.options import BuildOptions
 
 __all__ = ["BuildOptions", "build"]

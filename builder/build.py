@@ -7,12 +7,14 @@ import json
 import platform
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from precast import __version__, files
+from precast.builder.options import BuildConfig, BuildOptions, resolve
 from precast.builder.targets.cpu import engine as cpu_engine
+from precast.builder.targets.cpu.memory import MemoryNeed
 from precast.builder.weights import Checkpoint
 from precast.errors import BuildError
 from precast.progress import Progress, silent
@@ -29,43 +31,8 @@ SIDE_FILES = (
 )
 """Copied from the checkpoint, where they exist."""
 
-DEFAULT_MAX_SEQ_LEN = 4096
-"""Where a model allows more, more is asked for: KV pages are reserved by it."""
-
-
-@dataclass(frozen=True)
-class BuildOptions:
-    """Limits of the engine. max_seq_len None: the model's own, at most 4,096. kv_cache_dtype "auto": bfloat16, or
-    float32 for a float32 checkpoint."""
-
-    target: str = "cpu"
-    max_batch_size: int = 32
-    max_num_tokens: int = 512
-    max_seq_len: int | None = None
-    kv_cache_dtype: str = "auto"
-
-    def resolved(self, checkpoint: Checkpoint) -> BuildOptions:
-        """With every "auto" decided for this checkpoint. Raises BuildError for limits that cannot work."""
-        config = checkpoint.config
-        if self.target != "cpu":
-            raise BuildError(f"target {self.target!r} is not supported; this version builds for cpu")
-        longest = config.max_position_embeddings
-        max_seq_len = min(longest, DEFAULT_MAX_SEQ_LEN) if self.max_seq_len is None else self.max_seq_len
-        if not 1 <= max_seq_len <= longest:
-            raise BuildError(f"max_seq_len {max_seq_len} must lie in 1 … {longest} (max_position_embeddings)")
-        if not 1 <= self.max_batch_size <= 4096:
-            raise BuildError(f"max_batch_size {self.max_batch_size} must lie in 1 … 4096")
-        if not self.max_batch_size <= self.max_num_tokens <= 65536:
-            raise BuildError(
-                f"max_num_tokens {self.max_num_tokens} must lie in max_batch_size ({self.max_batch_size}) … 65536: "
-                "a step holds one token of every running sequence"
-            )
-        kv = self.kv_cache_dtype
-        if kv == "auto":
-            kv = "float32" if config.dtype == "float32" and config.quantization.quant_algo is None else "bfloat16"
-        if kv not in ("float32", "bfloat16"):
-            raise BuildError(f"kv_cache_dtype {kv!r} is not supported; auto, float32 and bfloat16 are")
-        return replace(self, max_seq_len=max_seq_len, kv_cache_dtype=kv)
+SPARE_DISK = 64 << 20
+"""Bytes that stay free beside the engine: its other files, and what else happens on that disk."""
 
 
 def build(
@@ -73,47 +40,59 @@ def build(
     output_dir: Path,
     options: BuildOptions | None = None,
     progress: Progress = silent,
+    *,
     check: Callable[[Path], None] | None = None,
+    available_memory: int | None = None,
 ) -> None:
     """Compiles a checkpoint folder into an engine folder, which appears whole by one rename or not at all.
 
-    `check` gets the finished folder before the rename; what it raises fails the build. Raises CheckpointError for a
-    broken checkpoint and BuildError for settings or a machine that cannot work.
+    `check` gets the finished folder before the rename; what it raises fails the build. `available_memory`: bytes that
+    building and serving may take (None: not checked). The same checkpoint, options, machine and timings give the same
+    bytes. Raises CheckpointError for a broken checkpoint and BuildError for settings or a machine that cannot work,
+    both before a weight is read.
     """
     source = Checkpoint(checkpoint)
-    chosen = (options or BuildOptions()).resolved(source)
-    plan = cpu_engine.prepare(source, chosen)
-    _refuse_without_room(output_dir, plan.size)
-    hashed = checkpoint_hash(checkpoint)
-    identity = {
-        "checkpoint": hashed,
-        "isa": plan.isa,
-        "kv_cache_dtype": chosen.kv_cache_dtype,
-        "rope_max_seq_len": chosen.max_seq_len,
-        "kernels": cpu_engine.NUMERICS_VERSION,
-    }
-    numerics_id = _digest(identity)
-    config = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "target": chosen.target,
-        "isa": plan.isa,
-        "build_config": asdict(chosen),
-        "built_by": {"precast": __version__, "cpu": cpu_model()},
-        "checkpoint_hash": hashed,
-        "numerics_id": numerics_id,
-        "build_id": _digest(identity | asdict(chosen) | {"precast": __version__}),
-        "tactics": plan.tactics,
-        "pretrained_config": source.config.to_json(),
-    }
+    config = resolve(options or BuildOptions(), source.config)
+    engine = cpu_engine.prepare(source, config)
+    _refuse_without_disk(output_dir, engine.size)
+    if available_memory is not None:
+        refuse_without_memory(engine.memory, config, available_memory)
+    description = _describe(source, config, engine)
     with files.new_folder(output_dir) as folder:
-        plan.write(folder / "rank0.engine", numerics_id, progress)
+        engine.write(folder / "rank0.engine", description["numerics_id"], progress)
         for name in SIDE_FILES:
             if (checkpoint / name).is_file():
                 files.write_bytes(folder / name, (checkpoint / name).read_bytes())
-        files.write_json(folder / "config.json", config)
+        files.write_json(folder / "config.json", description)
         if check is not None:
             check(folder)
+
+
+def _describe(source: Checkpoint, config: BuildConfig, engine: cpu_engine.CpuEngine) -> dict[str, Any]:
+    """The engine's config.json."""
+    hashed = checkpoint_hash(source.folder)
+    numerics = {
+        "checkpoint": hashed,
+        "isa": engine.isa,
+        "kv_cache_dtype": config.kv_cache_dtype,
+        "rope": engine.rope_digest,
+        "kernels": cpu_engine.NUMERICS_VERSION,
+    }
+    everything = numerics | asdict(config) | {"precast": __version__, "tactics": engine.tactics}
+    return {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "target": config.target,
+        "isa": engine.isa,
+        "build_config": asdict(config),
+        "built_by": {"precast": __version__, "cpu": cpu_model()},
+        "checkpoint_hash": hashed,
+        "numerics_id": _digest(numerics),
+        "build_id": _digest(everything),
+        "memory": engine.memory.to_json(),
+        "tactics": engine.tactics,
+        "pretrained_config": source.config.to_json(),
+    }
 
 
 def checkpoint_hash(folder: Path) -> str:
@@ -140,10 +119,30 @@ def _digest(value: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _refuse_without_room(output_dir: Path, size: int) -> None:
+def _refuse_without_disk(output_dir: Path, size: int) -> None:
     place = output_dir.absolute().parent
     while not place.exists():
         place = place.parent
     free = shutil.disk_usage(place).free
-    if free < size + (64 << 20):
-        raise BuildError(f"the engine needs {size / 1e9:.2f} GB and {place} has {free / 1e9:.2f} GB free")
+    if free < size + SPARE_DISK:
+        raise BuildError(
+            f"the engine needs {(size + SPARE_DISK) / 1e9:.2f} GB and {place} has {free / 1e9:.2f} GB free; make room, "
+            "or give another output folder"
+        )
+
+
+def refuse_without_memory(need: MemoryNeed, config: BuildConfig, available: int) -> None:
+    """Raises BuildError when the engine cannot be packed here, or could not hold one sequence of max_seq_len."""
+    if need.build > available:
+        raise BuildError(
+            f"packing the weights needs {need.build / 1e9:.2f} GB of memory and {available / 1e9:.2f} GB are "
+            "available; free some, or build on a larger machine"
+        )
+    serving = need.activations + need.logits + need.kv_per_sequence
+    if serving > available:
+        raise BuildError(
+            f"serving one sequence of max_seq_len {config.max_seq_len} takes {serving / 1e9:.2f} GB beside the weights "
+            f"(activations {need.activations / 1e9:.2f}, logits {need.logits / 1e9:.2f}, KV cache "
+            f"{need.kv_per_sequence / 1e9:.2f}) and {available / 1e9:.2f} GB are available; lower max_seq_len, "
+            "max_num_tokens or max_batch_size"
+        )

@@ -8,6 +8,7 @@ follows from the checkpoint's config.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -62,8 +63,11 @@ class Graph:
     ops: tuple[Op, ...]
 
     def __post_init__(self) -> None:
-        """Raises ValueError for an unknown op, a wrong operand count, a value defined twice or used before."""
-        defined: set[Value] = set()
+        """Raises ValueError for an unknown op, a wrong operand count, shape or dtype, a value defined twice or used
+        before."""
+        if not self.ops:
+            raise ValueError("a graph without ops has no logits")
+        defined: dict[str, Value] = {}
         for op in self.ops:
             if op.kind not in SIGNATURES:
                 raise ValueError(f"unknown op {op.kind!r}")
@@ -72,13 +76,16 @@ class Graph:
             if counts[0] not in inputs or counts[1] != outputs or counts[2] not in modules:
                 raise ValueError(f"op {op.kind} has {counts} inputs, outputs, modules")
             for value in op.inputs:
-                if value not in defined:
+                if defined.get(value.name) != value:
                     raise ValueError(f"op {op.kind} uses {value.name} before it is defined")
             for value in op.outputs:
-                if any(value.name == other.name for other in defined):
+                if value.name in defined:
                     raise ValueError(f"value {value.name} is defined twice")
-                defined.add(value)
-            _check_shapes(op)
+                defined[value.name] = value
+            if not _fits(op):
+                raise ValueError(
+                    f"op {op.kind} with output {op.outputs[0].name} has operands of wrong shapes or dtypes"
+                )
 
     def uses(self) -> Counter[Value]:
         """How often each value is read; the logits count as read once."""
@@ -90,25 +97,44 @@ class Graph:
         """All checkpoint modules that are read."""
         return {module for op in self.ops for module in op.modules}
 
+    def check_weights(self, tensors: Iterable[str]) -> None:
+        """Raises ValueError unless the graph reads exactly the modules that own these checkpoint tensors."""
+        owners = {tensor.rpartition(".")[0] for tensor in tensors}
+        if unread := sorted(owners - self.modules()):
+            raise ValueError(f"the graph reads no tensor of {unread[0]}")
+        if missing := sorted(self.modules() - owners):
+            raise ValueError(f"the graph reads {missing[0]}, which the checkpoint does not have")
 
-def _check_shapes(op: Op) -> None:
-    def same(*values: Value) -> bool:
-        return len({(v.rows, v.columns) for v in values}) == 1
 
-    ok = True
+def _fits(op: Op) -> bool:
+    """Whether shapes and dtypes of the operands are what the op takes and gives."""
+    out = op.outputs[0]
+    if not _dtypes_fit(op) or any(v.columns < 1 or v.rows != out.rows for v in op.inputs if op.kind != "gather_rows"):
+        return False
     match op.kind:
-        case "add":
-            ok = same(*op.inputs, *op.outputs)
-        case "gated_activation":
-            ok = same(*op.inputs, *op.outputs)
-        case "rms_norm" | "rope" | "quantize" | "paged_attention":
-            ok = same(op.inputs[0], op.outputs[0])
+        case "add" | "gated_activation" | "rms_norm" | "rope" | "quantize" | "paged_attention":
+            return all(v.columns == out.columns for v in op.inputs)
         case "linear":
-            n, k = op.attributes["n"], op.attributes["k"]
-            columns = n // 2 if op.attributes["epilogue"] == "silu_mul" and isinstance(n, int) else n
-            ok = op.inputs[0].columns == k and op.outputs[0].columns == columns
-            ok = ok and all(same(v, op.outputs[0]) for v in op.inputs[1:])
+            n, k, epilogue = op.attributes["n"], op.attributes["k"], op.attributes["epilogue"]
+            columns = n // 2 if epilogue == "silu_mul" and isinstance(n, int) else n
+            return (
+                (len(op.inputs) == 2) == (epilogue == "add")
+                and (len(op.modules) == 2) == (epilogue == "silu_mul")
+                and (op.inputs[0].columns, out.columns) == (k, columns)
+                and all(v.columns == out.columns for v in op.inputs[1:])
+            )
+        case "kv_append" | "rope_kv_append":
+            return op.inputs[0].columns > out.columns
         case "gather_rows":
-            ok = (op.inputs[0].rows, op.outputs[0].rows) == ("T", "S") and op.inputs[0].columns == op.outputs[0].columns
-    if not ok:
-        raise ValueError(f"op {op.kind} with output {op.outputs[0].name} has operands of wrong shapes")
+            return (op.inputs[0].rows, out.rows) == ("T", "S") and op.inputs[0].columns == out.columns
+    return True
+
+
+def _dtypes_fit(op: Op) -> bool:
+    """int8 values come from `quantize` (or a norm that it was fused into) and go into linears; all else is f32."""
+    made_int8, read_int8 = op.outputs[0].dtype == "i8", [v.dtype == "i8" for v in op.inputs]
+    if op.kind == "quantize" and not made_int8:
+        return False
+    if made_int8 and op.kind not in ("quantize", "rms_norm"):
+        return False
+    return not any(read_int8[1:] if op.kind == "linear" else read_int8)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from precast.builder.graph import Graph, Op, Rows, Value
 from precast.builder.plan import Attribute
-from precast.checkpoint import ModelConfig
+from precast.checkpoint import ModelConfig, tensor_shapes
 
 
 class _Builder:
@@ -53,7 +53,8 @@ class _Builder:
 
 
 def decoder(config: ModelConfig) -> Graph:
-    """The plain graph of a pre-norm decoder: nothing merged, fused or quantized; passes do that.
+    """The plain graph of a pre-norm decoder: nothing merged, fused or quantized; passes do that. It reads every tensor
+    of the checkpoint.
 
     `fc` is the gate (its output goes through the activation) and `gate` the up projection, as TensorRT-LLM names them.
     """
@@ -68,4 +69,6 @@ def decoder(config: ModelConfig) -> Graph:
     last = b.op("gather_rows", "last", config.hidden_size, (x,), rows="S")
     head = "transformer.vocab_embedding" if config.tie_word_embeddings else "lm_head"
     b.linear("logits", b.norm("transformer.ln_f", last), config.vocab_size, False, weight=head)
-    return Graph(tuple(b.ops))
+    graph = Graph(tuple(b.ops))
+    graph.check_weights(tensor_shapes(config))
+    return graph

@@ -10,7 +10,7 @@ from precast.checkpoint import ModelConfig
 
 def lower(graph: Graph, config: ModelConfig) -> Graph:
     """Merges and fuses neighbours, then puts quantization where linears want it."""
-    graph = merge_gate_up(graph)
+    graph = merge_gate_up(graph, config)
     graph = fuse_add(graph)
     graph = fuse_rope_kv_append(graph)
     graph = insert_quantize(graph, config)

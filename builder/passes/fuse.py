@@ -5,16 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from precast.builder.graph import Graph, Op, Value
+from precast.checkpoint import ModelConfig, is_quantized
 
 
 def _makers(graph: Graph) -> dict[Value, Op]:
     return {value: op for op in graph.ops for value in op.outputs}
 
 
-def merge_gate_up(graph: Graph) -> Graph:
+def merge_gate_up(graph: Graph, config: ModelConfig) -> Graph:
     """linear(fc), linear(gate), gated_activation → one linear over both, whose epilogue is silu(gate)·up.
 
-    One sweep over the activations instead of two, and the two wide intermediate values never reach memory.
+    One sweep over the activations instead of two, and the two wide intermediate values never reach memory. Left alone
+    when one is quantized and the other is not: one packed weight has one dtype.
     """
     makers, uses = _makers(graph), graph.uses()
     gone: set[int] = set()
@@ -23,7 +25,9 @@ def merge_gate_up(graph: Graph) -> Graph:
         if op.kind != "gated_activation":
             continue
         gate, up = (makers[v] for v in op.inputs)
-        alike = gate.kind == up.kind == "linear" and gate.inputs == up.inputs
+        alike = gate.kind == up.kind == "linear" and (gate.inputs, gate.attributes) == (up.inputs, up.attributes)
+        if alike:
+            alike = is_quantized(config, gate.modules[0]) == is_quantized(config, up.modules[0])
         if not alike or any(uses[v] != 1 for v in op.inputs):
             continue
         n = 2 * op.outputs[0].columns

@@ -12,6 +12,7 @@ from precast import __version__
 from precast.errors import PrecastError, SourceError
 from precast.progress import Progress, silent
 from precast.runtime import llm
+from precast.runtime.memory import available_memory
 
 if TYPE_CHECKING:
     from precast.builder import BuildOptions
@@ -115,7 +116,14 @@ def build(checkpoint: Path, output_dir: Path, options: BuildOptions | None = Non
     """Builds an engine and runs it once before it appears (`finish`). Raises PrecastError."""
     from precast.builder import build as build_engine
 
-    build_engine(checkpoint, output_dir, options, progress, check=lambda folder: finish(folder, progress))
+    build_engine(
+        checkpoint,
+        output_dir,
+        options,
+        progress,
+        check=lambda folder: finish(folder, progress),
+        available_memory=available_memory(),
+    )
 
 
 def finish(engine: Path, progress: Progress = silent) -> None:

@@ -1,0 +1,60 @@
+"""What `build` is asked for, and what that means for one checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from precast.checkpoint import ModelConfig
+from precast.errors import BuildError
+
+DEFAULT_MAX_SEQ_LEN = 4096
+"""Where a model allows more, more is asked for: KV pages are reserved by it."""
+
+LARGEST_BATCH_SIZE = 4096
+LARGEST_NUM_TOKENS = 65536
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """Limits of the engine. max_seq_len None: the model's own, at most 4,096. kv_cache_dtype "auto": bfloat16, or
+    float32 for an unquantized float32 checkpoint."""
+
+    target: str = "cpu"
+    max_batch_size: int = 32
+    max_num_tokens: int = 512
+    max_seq_len: int | None = None
+    kv_cache_dtype: str = "auto"
+
+
+@dataclass(frozen=True)
+class BuildConfig:
+    """BuildOptions with everything decided for one checkpoint; `build_config` of the engine's config.json."""
+
+    target: str
+    max_batch_size: int
+    max_num_tokens: int
+    max_seq_len: int
+    kv_cache_dtype: str
+
+
+def resolve(options: BuildOptions, config: ModelConfig) -> BuildConfig:
+    """Raises BuildError for a target or a limit that cannot work."""
+    if options.target != "cpu":
+        raise BuildError(f"target {options.target!r} is not supported; this version builds for cpu")
+    longest = config.max_position_embeddings
+    max_seq_len = min(longest, DEFAULT_MAX_SEQ_LEN) if options.max_seq_len is None else options.max_seq_len
+    if not 1 <= max_seq_len <= longest:
+        raise BuildError(f"max_seq_len {max_seq_len} must lie in 1 … {longest} (the model's max_position_embeddings)")
+    if not 1 <= options.max_batch_size <= LARGEST_BATCH_SIZE:
+        raise BuildError(f"max_batch_size {options.max_batch_size} must lie in 1 … {LARGEST_BATCH_SIZE}")
+    if not options.max_batch_size <= options.max_num_tokens <= LARGEST_NUM_TOKENS:
+        raise BuildError(
+            f"max_num_tokens {options.max_num_tokens} must lie in max_batch_size ({options.max_batch_size}) … "
+            f"{LARGEST_NUM_TOKENS}: a step holds one token of every running sequence"
+        )
+    kv = options.kv_cache_dtype
+    if kv == "auto":
+        kv = "float32" if config.dtype == "float32" and config.quantization.quant_algo is None else "bfloat16"
+    if kv not in ("float32", "bfloat16"):
+        raise BuildError(f"kv_cache_dtype {kv!r} is not supported; auto, float32 and bfloat16 are")
+    return BuildConfig(options.target, options.max_batch_size, options.max_num_tokens, max_seq_len, kv)
