@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -21,7 +22,7 @@ COMMANDS = {
     "cache": "List, check and prune built engines.",
 }
 
-EXIT_FAILED, EXIT_CANCELLED = 1, 130
+EXIT_FAILED, EXIT_CANCELLED, EXIT_TERMINATED = 1, 130, 143
 
 
 class _Commands(click.Group):
@@ -55,32 +56,46 @@ def cli() -> None:
     """
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Runs the command line and exits: 0 done, 1 failed, 2 misused, 130 cancelled."""
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Runs the command line and exits: 0 done, 1 failed, 2 misused, 130 cancelled, 143 terminated.
+
+    Whatever ends it early unwinds the stack, so that unfinished folders are removed.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
     try:
         result: Any = cli.main(arguments, prog_name="precast", standalone_mode=False)
+        sys.stdout.flush()
         sys.exit(result if isinstance(result, int) else 0)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
+    except click.UsageError as error:
+        _fail(_usage(error), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("cancelled", err=True)
-        sys.exit(EXIT_CANCELLED)
+        _fail("cancelled", EXIT_CANCELLED)
     except PrecastError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(EXIT_FAILED)
+        _fail(f"error: {error}", EXIT_FAILED)
     except BrokenPipeError:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - the reader is gone; nothing may be written at exit
         sys.exit(EXIT_FAILED)
     except OSError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(EXIT_FAILED)
+        where = f"{error.filename}: " if error.filename else ""
+        _fail(f"error: {where}{error.strerror or error}", EXIT_FAILED)
     except Exception as error:
         if os.environ.get("PRECAST_TRACEBACK"):
             raise
-        click.echo(
+        _fail(
             f"error: this is a fault in precast ({type(error).__name__}: {error}); please report it with the output of "
             "the same command under PRECAST_TRACEBACK=1",
-            err=True,
+            EXIT_FAILED,
         )
-        sys.exit(EXIT_FAILED)
+
+
+def _usage(error: click.UsageError) -> str:
+    if error.ctx is None:
+        return f"error: {error.format_message()}"
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):  # since click 8.2
+        return error.format_message()
+    return f"error: {error.format_message().rstrip('.')}; see {error.ctx.command_path} --help"
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    click.echo(message, err=True)
+    sys.exit(code)

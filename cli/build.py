@@ -10,13 +10,19 @@ from precast.cli.options import progress_bars
 
 
 @click.command("build")
-@click.argument("checkpoint", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("checkpoint", type=click.Path(path_type=Path))
 @click.option("--output-dir", required=True, type=click.Path(path_type=Path), help="The engine folder to write.")
 @click.option("--target", type=click.Choice(["cpu"]), default="cpu", show_default=True, help="What the engine runs on.")
-@click.option("--max-batch-size", type=int, default=32, show_default=True, help="Most sequences that run at once.")
-@click.option("--max-num-tokens", type=int, default=512, show_default=True, help="Most tokens of one step.")
 @click.option(
-    "--max-seq-len", type=int, help="Most tokens of a prompt and its answer. Default: the model's, at most 4096."
+    "--max-batch-size", type=click.IntRange(1), default=32, show_default=True, help="Most sequences that run at once."
+)
+@click.option(
+    "--max-num-tokens", type=click.IntRange(1), default=512, show_default=True, help="Most tokens of one step."
+)
+@click.option(
+    "--max-seq-len",
+    type=click.IntRange(1),
+    help="Most tokens of a prompt and its answer. Default: the model's, at most 4096.",
 )
 @click.option(
     "--kv-cache-dtype",

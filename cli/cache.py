@@ -51,10 +51,13 @@ def verify() -> int:
 
 
 @command.command("prune")
-@click.option("--max-size", type=MemorySize(), help="Keep at most this much, e.g. 10G. Default: remove all.")
-def prune(max_size: int | None) -> None:
-    """Remove cached engines, least recently used first."""
+@click.option("--max-size", type=MemorySize(), help="Keep at most this much, e.g. 10G.")
+@click.option("--all", "everything", is_flag=True, help="Remove all.")
+def prune(max_size: int | None, everything: bool) -> None:
+    """Remove cached engines, least recently used first. Processes that run one keep it."""
     from precast.builder import build_cache
 
+    if (max_size is None) != everything:
+        raise click.UsageError("give either --max-size or --all")
     removed = build_cache.prune(max_size or 0)
-    click.echo(f"removed {len(removed)} engines, {sum(e.size for e in removed) / 1e6:.1f} MB")
+    click.echo(f"removed {len(removed)} engines, {sum(e.size for e in removed) / 1e6:.1f} MB", err=True)

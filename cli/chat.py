@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from precast.cli.options import load_llm, quant_option, runtime_options, sampling_options
-from precast.cli.run import sampling_params
+from precast.cli.options import load_llm, model_options, runtime_options, sampling_options, sampling_params
 from precast.errors import PrecastError, RequestError
 
 HELP = "/reset starts over, /exit ends (as does Ctrl-D); Ctrl-C stops an answer."
@@ -18,18 +17,11 @@ HELP = "/reset starts over, /exit ends (as does Ctrl-D); Ctrl-C stops an answer.
 @click.command("chat")
 @click.argument("model")
 @click.option("--system", help="The system message.")
-@quant_option
+@model_options
 @sampling_options
 @runtime_options
-def command(
-    model: str,
-    system: str | None,
-    quant: str | None,
-    num_threads: int | None,
-    kv_cache_memory: int | None,
-    **sampling: Any,
-) -> None:
-    """Talk to MODEL: an engine, a model folder, a GGUF file, or `demo`.
+def command(model: str, system: str | None, **options: Any) -> None:
+    """Talk to MODEL: an engine, a checkpoint, a model folder, a GGUF file, or `demo`.
 
     \b
     Examples:
@@ -38,23 +30,29 @@ def command(
     """
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401 - gives input() line editing and history
-    with load_llm(model, quant, num_threads=num_threads, kv_cache_memory=kv_cache_memory) as llm:
+    with load_llm(model, options) as llm:
         if not llm.has_chat_template:
             raise PrecastError(f"{model} has no chat template; use `precast run {model} PROMPT`")
-        params = sampling_params(llm, **sampling)
+        params = sampling_params(llm, options)
         click.echo(HELP, err=True)
         opening = [{"role": "system", "content": system}] if system else []
         messages = list(opening)
         while (text := _ask()) is not None:
-            if text == "/exit":
-                return
-            if text == "/reset":
-                messages = list(opening)
-            elif text.strip():
-                _answer(llm, messages, text, params)
+            match text.strip():
+                case "/exit":
+                    return
+                case "/reset":
+                    messages = list(opening)
+                case "":
+                    continue
+                case command if command.startswith("/") and command[1:].isalpha():
+                    click.echo(f"there is no {command}; {HELP}", err=True)
+                case _:
+                    _answer(llm, messages, text, params)
 
 
 def _ask() -> str | None:
+    """The next line; None at the end of input. Ctrl-C drops what was typed."""
     try:
         return input("> " if sys.stdin.isatty() else "")
     except EOFError:
@@ -62,20 +60,21 @@ def _ask() -> str | None:
     except KeyboardInterrupt:
         click.echo()
         return ""
+    except UnicodeDecodeError:
+        raise PrecastError("standard input is not UTF-8 text") from None
 
 
 def _answer(llm: Any, messages: list[dict[str, str]], text: str, params: Any) -> None:
-    """Streams an answer and keeps it in `messages`; Ctrl-C keeps what came so far."""
+    """Streams an answer and keeps it in `messages`; Ctrl-C stops it and keeps what came so far."""
     asked = [*messages, {"role": "user", "content": text}]
     parts: list[str] = []
-    stream = llm.stream(asked, params)
     try:
-        for delta in stream:
-            parts.append(delta.text)
-            click.echo(delta.text, nl=False)
-            sys.stdout.flush()
+        with contextlib.closing(llm.stream(asked, params)) as stream:
+            for delta in stream:
+                parts.append(delta.text)
+                click.echo(delta.text, nl=False)
     except KeyboardInterrupt:
-        stream.close()
+        pass
     except RequestError as error:
         click.echo(f"error: {error}", err=True)
         return

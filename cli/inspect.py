@@ -10,7 +10,7 @@ import click
 
 
 @click.command("inspect")
-@click.argument("path", type=click.Path(path_type=Path, exists=True))
+@click.argument("path", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--verify", is_flag=True, help="Read an engine's every byte and check its checksums.")
 @click.option("--plan", "with_plan", is_flag=True, help="Print an engine's plan, one op a line.")

@@ -5,15 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from precast.progress import Progress, silent
-
-if TYPE_CHECKING:
-    from precast.quantize.convert import ConvertOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -107,34 +103,38 @@ def sampling_options(command: F) -> F:
     return command
 
 
-def quant_option(command: F) -> F:
-    """--quant for commands that take any MODEL."""
+def sampling_params(llm: Any, options: dict[str, Any]) -> Any:
+    """SamplingParams of the options of `sampling_options` that were given, over the model's defaults."""
+    names = ("max_tokens", "temperature", "top_k", "top_p", "seed", "ignore_eos")
+    given = {name: options[name] for name in names if options[name] not in (None, False)}
+    if options["stop"]:
+        given["stop"] = list(options["stop"])
+    return llm.default_params(generation_config=not options["no_generation_config"], **given)
+
+
+def model_options(command: F) -> F:
+    """--quant: what is done with a MODEL that is not an engine."""
     return click.option(
         "--quant",
         type=click.Choice(["none", "int8"]),
-        help="How to convert a model that is not an engine. Default: int8.",
+        help="How to convert a model that is not an engine yet. Default: int8.",
     )(command)
 
 
-def convert_options(quant: str | None) -> ConvertOptions | None:
-    """ConvertOptions for --quant; None when it was not given."""
-    if quant is None:
-        return None
-    from precast.quantize.convert import ConvertOptions
-
-    return ConvertOptions(quant=quant)
-
-
-def load_llm(model: str, quant: str | None, **runtime: Any) -> Any:
-    """The LLM of any MODEL, with progress while it is made."""
+def load_llm(model: str, options: dict[str, Any]) -> Any:
+    """The LLM of any MODEL, by the options of `model_options` and `runtime_options`; with progress while it is made."""
     from precast.pipeline import LLM
 
+    converting = None
+    if options["quant"] is not None:
+        from precast.quantize import ConvertOptions
+
+        converting = ConvertOptions(quant=options["quant"])
     with progress_bars() as progress:
-        return LLM(model, convert_options=convert_options(quant), progress=progress, **runtime)
-
-
-def existing(path: str) -> Path:
-    """A path that must exist; a usage error otherwise."""
-    if not Path(path).exists():
-        raise click.UsageError(f"{path} does not exist")
-    return Path(path)
+        return LLM(
+            model,
+            convert_options=converting,
+            progress=progress,
+            num_threads=options["num_threads"],
+            kv_cache_memory=options["kv_cache_memory"],
+        )

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from precast.cli.options import load_llm, quant_option, runtime_options, sampling_options
+from precast.cli.options import load_llm, model_options, runtime_options, sampling_options, sampling_params
 from precast.errors import PrecastError
 
 
@@ -18,28 +18,27 @@ from precast.errors import PrecastError
 @click.argument("prompt", required=False)
 @click.option(
     "--input-file",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help='Answer every line of a JSONL file: {"prompt": …} or {"messages": […]}; answers are JSON lines in its order.',
+    type=click.Path(path_type=Path),
+    help='Answer every line of a JSONL file, {"prompt": …} or {"messages": […]}, with JSON lines in its order.',
 )
+@click.option("--output-file", type=click.Path(path_type=Path), help="Where these JSON lines go. Default: printed.")
 @click.option("--raw", is_flag=True, help="Give the prompt as it is, without the model's chat template.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 @click.option("--stats", is_flag=True, help="Print time to first token and tokens per second on standard error.")
-@quant_option
+@model_options
 @sampling_options
 @runtime_options
 def command(
     model: str,
     prompt: str | None,
     input_file: Path | None,
+    output_file: Path | None,
     raw: bool,
     as_json: bool,
     stats: bool,
-    quant: str | None,
-    num_threads: int | None,
-    kv_cache_memory: int | None,
-    **sampling: Any,
-) -> None:
-    """Answer PROMPT (`-`: standard input) with MODEL: an engine, a model folder, a GGUF file, or `demo`.
+    **options: Any,
+) -> int:
+    """Answer PROMPT (`-`: standard input) with MODEL: an engine, a checkpoint, a model folder, a GGUF file, or `demo`.
 
     A model that is not an engine is converted and built once, into the build cache.
 
@@ -47,54 +46,81 @@ def command(
     Examples:
       precast run demo "What is the capital of France?"
       precast run engine "Tell me a story" --max-tokens 200 --temperature 0.7 --seed 1
-      precast run engine --input-file prompts.jsonl > answers.jsonl
+      precast run engine - --json < question.txt
+      precast run engine --input-file prompts.jsonl --output-file answers.jsonl
     """
     if (prompt is None) == (input_file is None):
         raise click.UsageError("give either a PROMPT or --input-file")
-    items = _items(prompt, input_file)
-    with load_llm(model, quant, num_threads=num_threads, kv_cache_memory=kv_cache_memory) as llm:
-        params = sampling_params(llm, **sampling)
-        if not raw and llm.has_chat_template:
-            items = [item if isinstance(item, list) else [{"role": "user", "content": item}] for item in items]
-        if input_file is not None or as_json:
-            for output in llm.generate_each(items, params):
-                click.echo(json.dumps(output.to_json(), ensure_ascii=False))
-            return
-        final = None
-        for delta in llm.stream(items[0], params):
-            click.echo(delta.text, nl=False)
-            sys.stdout.flush()
-            final = delta
-        click.echo()
-        if stats and final is not None:
-            click.echo(final.stats_line(), err=True)
+    if input_file is None and output_file is not None:
+        raise click.UsageError("--output-file needs --input-file")
+    if input_file is not None and output_file is not None and output_file.resolve() == input_file.resolve():
+        raise click.UsageError("--output-file would overwrite --input-file")
+    prompts = [_text(prompt)] if input_file is None else _lines(input_file)
+    with load_llm(model, options) as llm:
+        params = sampling_params(llm, options)
+        if llm.has_chat_template and not raw:
+            prompts = [[{"role": "user", "content": p}] if isinstance(p, str) else p for p in prompts]
+        if input_file is None and not as_json:
+            return _stream(llm, prompts[0], params, stats)
+        return _answer_all(llm, prompts, params, stats, output_file)
 
 
-def sampling_params(llm: Any, stop: tuple[str, ...], **given: Any) -> Any:
-    """SamplingParams of the options that were given, over the model's defaults."""
-    no_config = given.pop("no_generation_config")
-    chosen = {key: value for key, value in given.items() if value is not None and value is not False}
-    if stop:
-        chosen["stop"] = list(stop)
-    return llm.default_params(generation_config=not no_config, **chosen)
+def _stream(llm: Any, prompt: Any, params: Any, stats: bool) -> int:
+    """Prints an answer as it comes."""
+    last = None
+    for last in llm.stream(prompt, params):
+        click.echo(last.text, nl=False)
+    click.echo()
+    if stats and last is not None:
+        click.echo(last.stats_line(), err=True)
+    return 0
 
 
-def _items(prompt: str | None, input_file: Path | None) -> list[Any]:
-    if input_file is None:
-        text = sys.stdin.read() if prompt == "-" else prompt
-        if not text:
-            raise click.UsageError("the prompt is empty")
-        return [text]
-    items: list[Any] = []
-    for number, line in enumerate(input_file.read_text().splitlines(), 1):
+def _answer_all(llm: Any, prompts: list[Any], params: Any, stats: bool, output_file: Path | None) -> int:
+    """A JSON line for each prompt, in order, as soon as it and those before it are answered; 1 when one failed."""
+    failed = 0
+    with click.open_file(str(output_file or "-"), "w", "utf-8") as out:
+        for output in llm.generate_each(prompts, params):
+            out.write(json.dumps(output.to_json(), ensure_ascii=False) + "\n")
+            out.flush()
+            failed += output.finish_reason == "error"
+            if stats:
+                click.echo(output.stats_line(), err=True)
+    if failed:
+        click.echo(f"error: {failed} of {len(prompts)} requests failed; their lines say why", err=True)
+    return 1 if failed else 0
+
+
+def _text(prompt: str | None) -> str:
+    text = prompt if prompt != "-" else _decode(sys.stdin.buffer.read(), "standard input")
+    if not text:
+        raise click.UsageError("the prompt is empty")
+    return text
+
+
+def _lines(path: Path) -> list[Any]:
+    """The prompts of a JSONL file: texts, lists of token ids, lists of messages."""
+    prompts = []
+    for number, line in enumerate(_decode(path.read_bytes(), str(path)).splitlines(), 1):
         if not line.strip():
             continue
         try:
             value = json.loads(line)
-            item = value["messages"] if "messages" in value else value["prompt"]
-        except (ValueError, KeyError, TypeError):
-            raise PrecastError(
-                f'{input_file}, line {number}: expected {{"prompt": …}} or {{"messages": […]}}'
-            ) from None
-        items.append(item)
-    return items
+        except (ValueError, RecursionError):
+            value = None
+        if not isinstance(value, dict) or len(value) != 1 or not value.keys() <= {"prompt", "messages"}:
+            raise PrecastError(f'{path}, line {number}: expected {{"prompt": …}} or {{"messages": […]}}')
+        prompt = value.get("prompt", value.get("messages"))
+        if not prompt or not isinstance(prompt, str | list):
+            raise PrecastError(f"{path}, line {number}: the prompt is empty, or neither a text nor a list")
+        prompts.append(prompt)
+    if not prompts:
+        raise PrecastError(f"{path} has no prompts")
+    return prompts
+
+
+def _decode(data: bytes, where: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise PrecastError(f"{where} is not UTF-8 text (byte {error.start})") from None
