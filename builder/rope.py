@@ -1,6 +1,7 @@
 """Inverse frequencies of rotary embeddings, fixed at build.
 
-Computed in float32 in the order that transformers computes them, so that angles agree to the last bit.
+Computed in float32 in the order that transformers computes them; they agree to the last bit but for single powers that
+numpy and torch round differently.
 """
 
 from __future__ import annotations
@@ -60,9 +61,10 @@ def _llama3(plain: F32, scaling: dict[str, Any]) -> F32:
     """Llama 3.1: long wavelengths are divided by the factor, short ones kept, those between blended."""
     factor, original = scaling["factor"], scaling["original_max_position_embeddings"]
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
-    wavelength = np.float32(2 * math.pi) / plain
+    one = np.float32(1)  # torch divides a number by a tensor as number · (1 / tensor), which rounds twice
+    wavelength = one / plain * np.float32(2 * math.pi)
     scaled = np.where(wavelength > original / low, plain / np.float32(factor), plain)
-    smooth = (np.float32(original) / wavelength - np.float32(low)) / np.float32(high - low)
+    smooth = (one / wavelength * np.float32(original) - np.float32(low)) / np.float32(high - low)
     blended = (1 - smooth) * scaled / np.float32(factor) + smooth * scaled
     between = (wavelength >= original / high) & (wavelength <= original / low)
     return np.where(between, blended, scaled).astype(np.float32)
