@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from precast._native import runtime as native
 from precast.errors import EngineError, RequestError
@@ -89,7 +89,9 @@ class Session:
         if is_messages(prompt):
             if self.chat_template is None:
                 raise RequestError(f"{self.folder} has no chat template; give a text or token ids")
-            text = self.chat_template.render([dict(m) for m in prompt], **(template_variables or {}))  # type: ignore[call-overload]
+            text = self.chat_template.render(
+                [dict(m) for m in cast(Sequence[Message], prompt)], **(template_variables or {})
+            )
             return self._encode(text, add_special_tokens=False)
         if is_token_ids(prompt):
             ids = [int(i) for i in prompt]  # type: ignore[arg-type]

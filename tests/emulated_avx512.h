@@ -150,7 +150,7 @@ inline __m512 dot_bf16(const __m512& sum, const __m512& w, const __m512& x) {
 #define _mm512_storeu_ps(p, x) (precast::emulated::store(p, 0xFFFF, x))
 #define _mm512_maskz_loadu_ps(m, p) (precast::emulated::load(m, p))
 #define _mm512_mask_storeu_ps(p, m, x) (precast::emulated::store(p, m, x))
-#define _mm512_loadu_si512(p) (precast::emulated::bits<__m512i>(*reinterpret_cast<const char (*)[64]>(p)))
+#define _mm512_loadu_si512(p) (precast::emulated::bits<__m512i>(*reinterpret_cast<const char(*)[64]>(p)))
 #define _mm512_add_ps(a, b) ((a) + (b))
 #define _mm512_sub_ps(a, b) ((a) - (b))
 #define _mm512_mul_ps(a, b) ((a) * (b))

@@ -114,7 +114,7 @@ std::span<const uint8_t> map_file(const std::string& path) {
   // O_NONBLOCK: a FIFO must not make us wait for its writer.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) fail("cannot be opened");
-  struct stat info{};
+  struct stat info {};
   if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
     ::close(fd);
     throw EngineError(path + " is not a regular file");

@@ -25,7 +25,7 @@ __attribute__((always_inline)) inline void dot4(__m256i& sum, __m256i w, __m256i
       "vpmaddwd %[ones], %[t], %[t]\n\t"
       "vpaddd %[t], %[sum], %[sum]"
       : [sum] "+x"(sum), [t] "=&x"(t)
-      : [w] "x"(w), [m] "x"(magnitude), [ones] "x"(ones), [a] "m"(*reinterpret_cast<const int8_t (*)[4]>(a)));
+      : [w] "x"(w), [m] "x"(magnitude), [ones] "x"(ones), [a] "m"(*reinterpret_cast<const int8_t(*)[4]>(a)));
 }
 
 // acc [Panels][Rows][16] = the dot products of tile rows 0 … Rows−1 with panels w, w + panel_bytes, … (before the
