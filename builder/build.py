@@ -51,6 +51,7 @@ def build(
     bytes. Raises CheckpointError for a broken checkpoint and BuildError for settings or a machine that cannot work,
     both before a weight is read.
     """
+    files.refuse_foreign(output_dir, replaces=FORMAT)
     source = Checkpoint(checkpoint)
     config = resolve(options or BuildOptions(), source.config)
     engine = cpu_engine.prepare(source, config)
@@ -58,7 +59,7 @@ def build(
     if available_memory is not None:
         refuse_without_memory(engine.memory, config, available_memory)
     description = _describe(source, config, engine)
-    with files.new_folder(output_dir) as folder:
+    with files.new_folder(output_dir, replaces=FORMAT) as folder:
         engine.write(folder / "rank0.engine", description["numerics_id"], progress)
         for name in SIDE_FILES:
             if (checkpoint / name).is_file():

@@ -1,4 +1,4 @@
-"""`convert`: model source → checkpoint folder, one tensor at a time."""
+"""`convert`: model source → checkpoint folder, a block of rows at a time."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import math
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 from precast import files
-from precast.checkpoint import ModelConfig, Quantization, tensor_shapes
+from precast.checkpoint import FORMAT, ModelConfig, Quantization, tensor_shapes
 from precast.errors import SourceError
 from precast.progress import Progress, silent
+from precast.quantize.account import account
 from precast.quantize.families import family_of
 from precast.quantize.families.family import Family
-from precast.quantize.sources import Source, open_source
+from precast.quantize.report import report
+from precast.quantize.rows import RotatedRows, Rows
+from precast.quantize.sources import open_source
 from precast.quantize.weights import Weights
-from precast.safetensors_file import SafetensorsWriter
+from precast.safetensors_file import DTYPES, SafetensorsWriter
 
 DEFAULT_ACTIVATION_GROUP = 32
 """Columns that share an int8 activation scale. Per token costs SmolLM2 5.6 % perplexity, groups of 64 0.9 % and groups
@@ -39,33 +41,41 @@ class ConvertOptions:
 
 
 def convert(source: Path, output_dir: Path, options: ConvertOptions | None = None, progress: Progress = silent) -> None:
-    """Writes a checkpoint folder, which appears whole by one rename or not at all.
+    """Writes a checkpoint folder, which appears whole by one rename or not at all; a checkpoint there is replaced.
 
     Everything that can be refused is refused before a tensor is read: unknown family or settings, missing, unread or
-    misshapen tensors. Raises SourceError.
+    misshapen tensors, a broken tokenizer, no room. Raises SourceError, and PrecastError for the output folder.
     """
-    opened = open_source(source)
     chosen = options or ConvertOptions()
+    files.refuse_foreign(output_dir, replaces=FORMAT)
+    opened = open_source(source)
     family = family_of(opened.config, opened.where)
-    plain = family.read(opened.config, _dtype(chosen.dtype, opened.dtype))
+    plain = family.read(opened.config, _dtype(chosen.dtype, opened.dtype), opened.where)
     config = _target(plain, family, chosen)
-    names = _account(opened, family, plain)
-    with files.new_folder(output_dir) as folder:
-        weights = Weights(opened, names, plain, config)
-        shapes = tensor_shapes(config)
-        writer = SafetensorsWriter(folder / "rank0.safetensors", shapes)
-        try:
-            for done, name in enumerate(shapes):
-                progress("convert", done, len(shapes))
-                writer.add(name, weights.tensor(name))
-            writer.close()
-        except BaseException:
-            writer.abort()
-            raise
-        progress("convert", len(shapes), len(shapes))
+    names = account(opened, family, plain)
+    if plain.tie_word_embeddings and not config.tie_word_embeddings:
+        names["lm_head.weight"] = names["transformer.vocab_embedding.weight"]
+    weights = Weights(Rows(opened, names) if config.rotation is None else RotatedRows(opened, names, config), config)
+    files.require_room(output_dir, sum(math.prod(s) * DTYPES[d].itemsize for d, s in weights.shapes.values()))
+    with files.new_folder(output_dir, replaces=FORMAT) as folder:
+        _write(folder / "rank0.safetensors", weights, progress)
         opened.write_side_files(folder)
-        files.write_json(folder / "report.json", _report(config, weights))
+        files.write_json(folder / "report.json", report(config, weights.powers))
         files.write_json(folder / "config.json", config.to_json())
+
+
+def _write(path: Path, weights: Weights, progress: Progress) -> None:
+    total = len(weights.shapes)
+    writer = SafetensorsWriter(path, weights.shapes)
+    try:
+        for done, name in enumerate(weights.shapes):
+            progress("convert", done, total)
+            writer.add_blocks(name, weights.blocks(name))
+        writer.close()
+    except BaseException:
+        writer.abort()
+        raise
+    progress("convert", total, total)
 
 
 def _dtype(asked: str, stored: str) -> str:
@@ -87,9 +97,6 @@ def _target(plain: ModelConfig, family: Family, options: ConvertOptions) -> Mode
     if quantized and group not in (0, 32, 64, 128):
         raise SourceError(f"activation group size {group} is not supported; 0 (per token), 32, 64 and 128 are")
     config = plain
-    if quantized:
-        quantization = Quantization("W8A8_DYNAMIC", activation_group_size=group, exclude_modules=options.exclude)
-        config = replace(config, quantization=quantization)
     if options.rotate if options.rotate is not None else quantized and family.rotatable:
         config = replace(
             config,
@@ -97,55 +104,20 @@ def _target(plain: ModelConfig, family: Family, options: ConvertOptions) -> Mode
             norm_gain_folded=True,
             tie_word_embeddings=False,  # the final norm's gain goes into the head alone
         )
+    if quantized:
+        config = replace(config, quantization=Quantization("W8A8_DYNAMIC", activation_group_size=group))
+        _check_excluded(config, options.exclude)
+        config = replace(config, quantization=replace(config.quantization, exclude_modules=options.exclude))
     return config
 
 
-def _account(source: Source, family: Family, plain: ModelConfig) -> dict[str, tuple[str, ...]]:
-    """Checkpoint tensor → the source tensors whose rows it joins. Every source tensor is used, or named in an error."""
-    found = source.shapes()
-    names: dict[str, tuple[str, ...]] = {}
-    for tensor, (_, shape) in tensor_shapes(plain).items():
-        module, _, suffix = tensor.rpartition(".")
-        parts = tuple(f"{part}.{suffix}" for part in _source_modules(module, family))
-        for part in parts:
-            if part not in found:
-                raise SourceError(f"{source.where} lacks the tensor {part}")
-        rows = sum(found[part][0] for part in parts)
-        if any(found[part][1:] != shape[1:] for part in parts) or rows != shape[0]:
-            shapes = ", ".join(f"{part} {list(found[part])}" for part in parts)
-            raise SourceError(f"{source.where}: {shapes}; the config asks for {list(shape)}")
-        names[tensor] = parts
-    left = found.keys() - {part for parts in names.values() for part in parts}
-    left = {name for name in left if not any(fnmatchcase(name, pattern) for pattern in family.ignored)}
-    head, embedding = (f"{family.modules[m][0]}.weight" for m in ("lm_head", "transformer.vocab_embedding"))
-    if plain.tie_word_embeddings and head in left:
-        if found[head] != found[embedding] or (source.tensor(head) != source.tensor(embedding)).any():
-            raise SourceError(f"{source.where}: tie_word_embeddings is true, yet {head} differs from {embedding}")
-        left.remove(head)
-    if left:
-        raise SourceError(f"{source.where} has tensors that this model does not use: {', '.join(sorted(left)[:5])}")
-    return names
-
-
-def _source_modules(module: str, family: Family) -> tuple[str, ...]:
-    if module in family.modules:
-        return family.modules[module]
-    _, _, layer, name = module.split(".", 3)
-    return tuple(part.replace("{i}", layer) for part in family.layer_modules[name])
-
-
-def _report(config: ModelConfig, weights: Weights) -> dict[str, Any]:
-    """report.json: signal-to-quantization-noise ratio of each quantized weight, in dB, and the worst ones."""
-    ratios = {module: _decibel(*powers) for module, powers in weights.powers.items()}
-    worst = sorted(ratios, key=lambda module: ratios[module])[:5]
-    return {
-        "quant_algo": config.quantization.quant_algo,
-        "activation_group_size": config.quantization.activation_group_size,
-        "rotation": config.rotation,
-        "weight_sqnr_db": {module: round(value, 2) for module, value in ratios.items()},
-        "worst": worst,
-    }
-
-
-def _decibel(signal: float, noise: float) -> float:
-    return 10 * math.log10(signal / noise) if signal and noise else 999.0
+def _check_excluded(config: ModelConfig, patterns: tuple[str, ...]) -> None:
+    """A pattern that excludes nothing is a mistake. `config` quantizes every module that can be."""
+    modules = [name.rpartition(".")[0] for name, (dtype, _) in tensor_shapes(config).items() if dtype == "I8"]
+    for pattern in patterns:
+        if not any(fnmatchcase(module, pattern) for module in modules):
+            head = "lm_head" if "lm_head" in modules else "transformer.vocab_embedding"
+            raise SourceError(
+                f"exclude {pattern!r} names no module; modules are named like {head} and transformer.layers.0.mlp.fc, "
+                "and a pattern like *.mlp.fc names those of all layers"
+            )

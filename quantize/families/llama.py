@@ -10,17 +10,19 @@ from precast.quantize.families.config_reader import ConfigReader
 from precast.quantize.families.family import Family
 
 
-def _read(config: dict[str, Any], dtype: str) -> ModelConfig:
-    c = ConfigReader(config, "config.json")
+def _read(config: dict[str, Any], dtype: str, where: str) -> ModelConfig:
+    c = ConfigReader(config, where)
     hidden, heads = c.integer("hidden_size"), c.integer("num_attention_heads")
-    head_size = c.integer("head_dim", hidden // heads)
-    base, rotary_dim, scaling = c.rope(head_size)
+    head_size = c.integer("head_dim", max(1, hidden // heads))
     kv_heads = c.integer("num_key_value_heads", heads)
     if heads % kv_heads:
-        raise SourceError(f"config.json: {heads} attention heads cannot share {kv_heads} key/value heads")
+        raise SourceError(f"{where}: {heads} attention heads cannot share {kv_heads} key/value heads")
+    base, rotary_dim, scaling = c.rope(head_size)
     attention_bias = c.flag("attention_bias", False)
     c.only("hidden_act", "silu", "swish")
     c.only("pretraining_tp", 1)
+    c.only("rope_interleaved", False)
+    c.only("is_llama_config", True)
     model = ModelConfig(
         architecture="LlamaForCausalLM",
         dtype=dtype,

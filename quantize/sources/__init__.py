@@ -1,7 +1,8 @@
-"""Model sources: folders and files that people have, all seen as a Hugging Face config and named tensors."""
+"""Sources: what `convert` reads."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,22 @@ def open_source(path: Path) -> Source:
         return HfFolder(path)
     if not path.exists():
         raise SourceError(f"{path} does not exist")
-    with open(path, "rb") as file:
-        magic = file.read(4)
-    if magic == b"GGUF":
+    try:
+        with open(path, "rb") as file:
+            head = file.read(64)
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read: {error.strerror}") from None
+    if head.startswith(b"GGUF"):
         return GgufSource(path)
+    if head.startswith(b"version https://git-lfs"):
+        raise SourceError(f"{path} is a Git LFS pointer, not the model; run `git lfs pull` in its folder")
+    if path.suffix == ".safetensors":
+        raise SourceError(f"{path} is one file of a model; give the folder that holds it and its config.json")
     raise SourceError(f"{path} is neither a Hugging Face folder nor a GGUF file")
 
 
 def describe_source(path: Path) -> dict[str, Any]:
-    """What `inspect` shows of a source: kind, architecture, dimensions, tensors and bytes."""
+    """What `inspect` shows of a source: kind, architecture, dimensions, tensors and parameters."""
     source = open_source(path)
     shapes = source.shapes()
     keys = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
@@ -42,12 +50,5 @@ def describe_source(path: Path) -> dict[str, Any]:
         "dtype": source.dtype,
         **{key: config.get(key) for key in (*keys, "vocab_size", "max_position_embeddings", "tie_word_embeddings")},
         "tensors": len(shapes),
-        "parameters": sum(_count(shape) for shape in shapes.values()),
+        "parameters": sum(math.prod(shape) for shape in shapes.values()),
     }
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    total = 1
-    for n in shape:
-        total *= n
-    return total

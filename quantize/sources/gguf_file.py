@@ -1,76 +1,84 @@
-"""A GGUF file (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md), read with the `gguf` package: no torch."""
+"""A GGUF file as a source: its fields as a Hugging Face config, its tensors under Hugging Face names. No torch."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGUFReader, dequantize
+import numpy.typing as npt
+from gguf.constants import GGMLQuantizationType
 
 from precast import files
 from precast.errors import SourceError
 from precast.quantize.families import FAMILIES
+from precast.quantize.sources.gguf_reader import GgufFile
 from precast.quantize.sources.gguf_tokenizer import tokenizer_files
-from precast.quantize.sources.source import Array, Source
+from precast.quantize.sources.source import Source
+
+# `{architecture}.…` fields that are understood below; any other could change the maths and is refused.
+KNOWN = frozenset(
+    (
+        "attention.head_count",
+        "attention.head_count_kv",
+        "attention.key_length",
+        "attention.layer_norm_rms_epsilon",
+        "attention.value_length",
+        "block_count",
+        "context_length",
+        "embedding_length",
+        "feed_forward_length",
+        "rope.dimension_count",
+        "rope.freq_base",
+        "rope.scaling.type",
+        "vocab_size",
+    )
+)
+
+ROPE_FREQS = "rope_freqs.weight"
+
+# Llama 3.1 and 3.2: (factor, low_freq_factor, high_freq_factor, original_max_position_embeddings).
+LLAMA3_ROPES = ((8.0, 1.0, 4.0, 8192), (32.0, 1.0, 4.0, 8192))
 
 
 class GgufSource(Source):
-    """The file's tensors under their Hugging Face names, un-permuted and dequantized to f32 one by one."""
+    """Un-permuted and dequantized to f32 as it is read. The tokenizer is rebuilt from the fields when it is opened."""
 
     kind = "gguf"
 
     def __init__(self, path: Path) -> None:
+        """Raises SourceError for a damaged file and for an architecture or settings that are not supported."""
         self.where = str(path)
-        self.path = path
-        try:
-            self._reader = GGUFReader(path)
-            self.fields = {name: field.contents() for name, field in self._reader.fields.items()}
-        except Exception as error:  # the library raises whatever a damaged file makes it raise
-            raise SourceError(f"{path} is not a whole GGUF file: {error}") from None
-        architecture = self.fields.get("general.architecture")
-        if architecture not in FAMILIES:
+        self._file = GgufFile(path)
+        fields = self._file.fields
+        if (parts := fields.get("split.count", 1)) not in (0, 1):
+            raise SourceError(f"{path} is one of {parts} parts; join them with llama.cpp's llama-gguf-split --merge")
+        architecture = fields.get("general.architecture")
+        if not isinstance(architecture, str) or architecture not in FAMILIES:
             raise SourceError(f"{path}: GGUF architecture {architecture!r} is not supported; {', '.join(FAMILIES)} is")
-        self.family = FAMILIES[str(architecture)]
-        self.dtype = "bfloat16"
-        self._tensors = {self._name(t.name): t for t in self._reader.tensors}
-        self.config = self._config(str(architecture))
+        self.family = FAMILIES[architecture]
+        self._names = {self._name(name): name for name in self._file.tensors if name != ROPE_FREQS}
+        self.dtype = self._main_dtype()
+        self.config = self._config(architecture)
+        self._side_files = tokenizer_files(fields, self.config, self.where)
 
-    def _field(self, key: str, default: Any = None) -> Any:
-        value = self.fields.get(key, default)
-        if value is None:
-            raise SourceError(f"{self.path} lacks the field {key}")
-        return value
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: self._file.tensors[gguf_name].shape for name, gguf_name in self._names.items()}
 
-    def _config(self, arch: str) -> dict[str, Any]:
-        hidden, heads = self._field(f"{arch}.embedding_length"), self._field(f"{arch}.attention.head_count")
-        if self.fields.get(f"{arch}.rope.scaling.type", "none") != "none" or "rope_freqs.weight" in self._tensors:
-            raise SourceError(f"{self.path}: GGUF files with rope scaling are not supported so far")
-        tokens = self._field("tokenizer.ggml.tokens")
-        config = {
-            "model_type": self.family.model_type,
-            "architectures": [self.family.architecture],
-            "dtype": self.dtype,
-            "vocab_size": len(tokens),
-            "hidden_size": hidden,
-            "intermediate_size": self._field(f"{arch}.feed_forward_length"),
-            "num_hidden_layers": self._field(f"{arch}.block_count"),
-            "num_attention_heads": heads,
-            "num_key_value_heads": self.fields.get(f"{arch}.attention.head_count_kv", heads),
-            "head_dim": self.fields.get(f"{arch}.attention.key_length", hidden // heads),
-            "hidden_act": "silu",
-            "max_position_embeddings": self._field(f"{arch}.context_length"),
-            # GGUF stores f32: 9.9999997e-06 was written as 1e-05.
-            "rms_norm_eps": float(f"{self._field(f'{arch}.attention.layer_norm_rms_epsilon'):.4g}"),
-            "rope_theta": float(self.fields.get(f"{arch}.rope.freq_base", 10000.0)),
-            "tie_word_embeddings": "lm_head.weight" not in self._tensors,
-        }
-        for key in ("bos", "eos"):
-            if (token := self.fields.get(f"tokenizer.ggml.{key}_token_id")) is not None:
-                config[f"{key}_token_id"] = token
-        return config
+    def rows(self, name: str, begin: int, end: int) -> npt.NDArray[np.float32]:
+        gguf_name = self._names[name]
+        rows: slice | npt.NDArray[np.int64] = slice(begin, end)
+        if gguf_name.split(".")[-2] in self.family.gguf_permuted:
+            rows = permuted_rows(np.arange(begin, end), self.config["head_dim"])
+        return self._file.rows(gguf_name, rows)
+
+    def write_side_files(self, folder: Path) -> None:
+        for name, content in self._side_files.items():
+            data = content if isinstance(content, str) else json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+            files.write_bytes(folder / name, data.encode())
 
     def _name(self, gguf_name: str) -> str:
         stem, _, suffix = gguf_name.rpartition(".")
@@ -80,27 +88,90 @@ class GgufSource(Source):
             return gguf_name  # unknown: stays under its own name, and convert refuses it by that name
         return self.family.gguf[key].replace("{i}", match[1] if match else "") + "." + suffix
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {name: tuple(int(n) for n in reversed(t.shape)) for name, t in self._tensors.items()}
+    def _main_dtype(self) -> str:
+        sizes: Counter[GGMLQuantizationType] = Counter()
+        for info in self._file.tensors.values():
+            sizes[info.kind] += info.size
+        if not sizes:
+            raise SourceError(f"{self.where} holds no tensors")
+        main = sizes.most_common(1)[0][0]
+        return {GGMLQuantizationType.F32: "float32", GGMLQuantizationType.F16: "float16"}.get(main, "bfloat16")
 
-    def tensor(self, name: str) -> Array:
-        tensor = self._tensors[name]
-        try:
-            array = np.asarray(dequantize(tensor.data, tensor.tensor_type), np.float32)
-        except Exception as error:  # the library raises whatever a damaged block makes it raise
-            raise SourceError(f"{self.path}: tensor {tensor.name} cannot be dequantized: {error}") from None
-        array = array.reshape(self.shapes()[name])
-        if tensor.name.split(".")[-2] in self.family.gguf_permuted:
-            array = _unpermute(array, self.config["head_dim"])
-        return array
+    def _integer(self, key: str, default: int | None = None) -> int:
+        value = self._file.fields.get(key, default)
+        if type(value) is not int or not 0 < value < 1 << 31:
+            raise SourceError(f"{self.where}: the field {key} must be a positive integer, not {value!r}")
+        return value
 
-    def write_side_files(self, folder: Path) -> None:
-        for name, content in tokenizer_files(self.fields, self.config, self.where).items():
-            data = content if isinstance(content, str) else json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-            files.write_bytes(folder / name, data.encode())
+    def _number(self, key: str, default: float | None = None) -> float:
+        value = self._file.fields.get(key, default)
+        if not isinstance(value, float) or not 0 < value < 1e30:
+            raise SourceError(f"{self.where}: the field {key} must be a positive number, not {value!r}")
+        return value
+
+    def _config(self, arch: str) -> dict[str, Any]:
+        fields = self._file.fields
+        unknown = sorted(key for key in fields if key.startswith(f"{arch}.") and key[len(arch) + 1 :] not in KNOWN)
+        if unknown:
+            raise SourceError(f"{self.where} has fields that could change the model: {', '.join(unknown[:5])}")
+        if fields.get(f"{arch}.rope.scaling.type", "none") != "none":
+            raise SourceError(f"{self.where}: GGUF files with rope scaling other than Llama 3's are not supported")
+        hidden, heads = self._integer(f"{arch}.embedding_length"), self._integer(f"{arch}.attention.head_count")
+        head_size = self._integer(f"{arch}.attention.key_length", max(1, hidden // heads))
+        for key in ("attention.value_length", "rope.dimension_count"):
+            if self._integer(f"{arch}.{key}", head_size) != head_size:
+                raise SourceError(f"{self.where}: {arch}.{key} other than the head size {head_size} is not supported")
+        tokens = fields.get("tokenizer.ggml.tokens")
+        theta = self._number(f"{arch}.rope.freq_base", 10000.0)
+        config = {
+            "model_type": self.family.model_type,
+            "architectures": [self.family.architecture],
+            "dtype": self.dtype,
+            "vocab_size": len(tokens) if isinstance(tokens, list) else self._integer(f"{arch}.vocab_size"),
+            "hidden_size": hidden,
+            "intermediate_size": self._integer(f"{arch}.feed_forward_length"),
+            "num_hidden_layers": self._integer(f"{arch}.block_count"),
+            "num_attention_heads": heads,
+            "num_key_value_heads": self._integer(f"{arch}.attention.head_count_kv", heads),
+            "head_dim": head_size,
+            "hidden_act": "silu",
+            "max_position_embeddings": self._integer(f"{arch}.context_length"),
+            # GGUF stores f32: 9.9999997e-06 was written as 1e-05.
+            "rms_norm_eps": float(f"{self._number(f'{arch}.attention.layer_norm_rms_epsilon'):.4g}"),
+            "rope_parameters": {"rope_theta": theta, **self._rope_scaling(theta, head_size)},
+            "attention_bias": any(name.endswith("q_proj.bias") for name in self._names),
+            "mlp_bias": any(name.endswith("up_proj.bias") for name in self._names),
+            "tie_word_embeddings": "lm_head.weight" not in self._names,
+        }
+        for key in ("bos", "eos"):
+            if (token := fields.get(f"tokenizer.ggml.{key}_token_id")) is not None:
+                config[f"{key}_token_id"] = token
+        return config
+
+    def _rope_scaling(self, theta: float, head_size: int) -> dict[str, Any]:
+        """Llama 3's scaling is stored as divisors of the frequencies: they must be those of a known setting."""
+        if ROPE_FREQS not in self._file.tensors:
+            return {"rope_type": "default"}
+        divisors = self._file.rows(ROPE_FREQS, slice(None))
+        names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+        for setting in LLAMA3_ROPES:
+            expected = llama3_divisors(theta, head_size, *setting)
+            if divisors.shape == expected.shape and np.allclose(divisors, expected, rtol=1e-3):
+                return {"rope_type": "llama3", **dict(zip(names, setting, strict=True))}
+        raise SourceError(f"{self.where}: its rope frequencies ({ROPE_FREQS}) are not those of Llama 3.1 or 3.2")
 
 
-def _unpermute(weight: Array, head_size: int) -> Array:
-    """Rows of each head from interleaved pairs (GGUF's Llama) to halves (Hugging Face's)."""
-    rest = weight.shape[1:]
-    return weight.reshape(-1, head_size // 2, 2, *rest).swapaxes(1, 2).reshape(weight.shape)
+def permuted_rows(rows: npt.NDArray[np.int64], head_size: int) -> npt.NDArray[np.int64]:
+    """Where GGUF's Llama keeps the rows of q and k: it interleaves the halves of each head, for its rope."""
+    head, i = np.divmod(rows, head_size)
+    half, place = np.divmod(i, head_size // 2)
+    return np.asarray(head * head_size + 2 * place + half)
+
+
+def llama3_divisors(
+    theta: float, head_size: int, factor: float, low: float, high: float, original: int
+) -> npt.NDArray[np.float64]:
+    """By what Llama 3.1 divides each inverse frequency: 1 for short wavelengths, `factor` for long, between smooth."""
+    wavelength = 2 * np.pi * theta ** (np.arange(0, head_size, 2) / head_size)
+    smooth = np.clip((original / wavelength - low) / (high - low), 0, 1)
+    return 1 / ((1 - smooth) / factor + smooth)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from precast import files
+import numpy as np
+import numpy.typing as npt
+
+from precast import checkpoint, files
 from precast.errors import SourceError
-from precast.quantize.sources.source import Array, Source
-from precast.runtime.text.tokenizer import read_json
+from precast.quantize.sources.source import Source
+from precast.runtime.text.chat_template import ChatTemplate
+from precast.runtime.text.tokenizer import Tokenizer, read_json
 from precast.safetensors_file import SafetensorsFile
 
 COPIED = (
@@ -19,65 +25,112 @@ COPIED = (
     "generation_config.json",
 )
 
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+SLOW_TOKENIZERS = ("tokenizer.model", "vocab.json", "tekken.json")
+"""Files that transformers can make a tokenizer.json from."""
+
 _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
 class HfFolder(Source):
-    """Opened: every header read, every index entry found, no tensor touched."""
+    """Opened: every header read, every index entry found, tokenizer and template loaded, no tensor touched."""
 
     kind = "huggingface"
 
     def __init__(self, folder: Path) -> None:
+        """Raises SourceError for what cannot be converted, in one sentence."""
         self.folder = folder
         self.where = str(folder)
-        if not (folder / "config.json").is_file():
-            raise SourceError(f"{folder} has no config.json: not a Hugging Face model folder")
-        self.config: dict[str, Any] = read_json(folder / "config.json")
-        if quantized := self.config.get("quantization_config"):
-            method = quantized.get("quant_method") if isinstance(quantized, dict) else quantized
-            raise SourceError(f"{folder} is already quantized ({method}); precast converts unquantized models so far")
-        self._home: dict[str, SafetensorsFile] = {}
-        for name, names in self._shards().items():
-            shard = SafetensorsFile.open(folder / name)
-            for tensor in names if names is not None else shard.tensors:
-                if tensor not in shard.tensors:
-                    raise SourceError(f"{folder / name} lacks the tensor {tensor}, which the index puts there")
-                self._home[tensor] = shard
-        found = {_DTYPES.get(self._home[name].tensors[name].dtype) for name in self._home}
-        if None in found or not found:
-            raise SourceError(f"{folder} holds weights that are not float32, bfloat16 or float16")
-        self.dtype = next(d for d in ("float32", "float16", "bfloat16") if d in found)
-
-    def _shards(self) -> dict[str, list[str] | None]:
-        """Shard file → the tensors it must hold (None: all that it has)."""
-        if (self.folder / "model.safetensors").exists():
-            return {"model.safetensors": None}
-        index = read_json(self.folder / "model.safetensors.index.json").get("weight_map")
-        if index is None:
-            if any(self.folder.glob("*.bin")) or any(self.folder.glob("*.pt*")):
-                raise SourceError(f"{self.folder} holds pickles (.bin, .pt); precast reads safetensors only")
-            raise SourceError(f"{self.folder} has neither model.safetensors nor model.safetensors.index.json")
-        shards: dict[str, list[str] | None] = {}
-        if not isinstance(index, dict) or not index:
-            raise SourceError(f"{self.folder}: model.safetensors.index.json has no usable weight_map")
-        for tensor, name in index.items():
-            if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
-                raise SourceError(f"{self.folder}: the index sends {tensor} to {name!r}, not a file of this folder")
-            names = shards.setdefault(name, [])
-            assert names is not None
-            names.append(tensor)
-        for name in shards:
-            if not (self.folder / name).exists():
-                raise SourceError(f"{self.folder} lacks {name}, which the index names; the download is not complete")
-        return shards
+        self.config = _read_config(folder)
+        self._home = _open_shards(folder)
+        self.dtype = self._main_dtype()
+        _check_side_files(folder)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: shard.tensors[name].shape for name, shard in self._home.items()}
 
-    def tensor(self, name: str) -> Array:
-        return self._home[name].tensor(name)
+    def rows(self, name: str, begin: int, end: int) -> npt.NDArray[np.float32]:
+        return np.array(self._home[name].tensor(name)[begin:end], np.float32)
 
     def write_side_files(self, folder: Path) -> None:
         for name in COPIED:
             if (self.folder / name).is_file():
                 files.write_bytes(folder / name, (self.folder / name).read_bytes())
+
+    def _main_dtype(self) -> str:
+        sizes: Counter[str] = Counter()
+        for name, shard in self._home.items():
+            info = shard.tensors[name]
+            if info.dtype not in _DTYPES:
+                raise SourceError(
+                    f"{shard.path}: tensor {name} is {info.dtype}; precast converts models whose weights are float32, "
+                    "bfloat16 or float16"
+                )
+            sizes[_DTYPES[info.dtype]] += math.prod(info.shape)
+        return sizes.most_common(1)[0][0]
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    if not (folder / "config.json").is_file():
+        raise SourceError(f"{folder} has no config.json: not a Hugging Face model folder")
+    config = read_json(folder / "config.json")
+    if config.get("format") == checkpoint.FORMAT:
+        raise SourceError(f"{folder} is a precast checkpoint already; build it with: precast build {folder}")
+    if quantized := config.get("quantization_config"):
+        method = quantized.get("quant_method") if isinstance(quantized, dict) else quantized
+        raise SourceError(f"{folder} is already quantized ({method}); precast converts unquantized models so far")
+    return config
+
+
+def _open_shards(folder: Path) -> dict[str, SafetensorsFile]:
+    """Tensor → the opened file that holds it. Every tensor of every file is in the index and the other way round."""
+    if (folder / SINGLE).exists():
+        file = SafetensorsFile.open(folder / SINGLE)
+        if not file.tensors:
+            raise SourceError(f"{file.path} holds no tensors")
+        return dict.fromkeys(file.tensors, file)
+    shards: dict[str, set[str]] = {}
+    for tensor, name in _weight_map(folder).items():
+        if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
+            raise SourceError(f"{folder}: the index sends {tensor} to {name!r}, not a safetensors file of this folder")
+        shards.setdefault(name, set()).add(tensor)
+    for name in shards:
+        if not (folder / name).is_file():
+            raise SourceError(f"{folder} lacks {name}, which the index names; the download is not complete")
+    home: dict[str, SafetensorsFile] = {}
+    for name, tensors in sorted(shards.items()):
+        file = SafetensorsFile.open(folder / name)
+        if missing := sorted(tensors - file.tensors.keys()):
+            raise SourceError(f"{folder / name} lacks the tensor {missing[0]}, which the index puts there")
+        if stray := sorted(file.tensors.keys() - tensors):
+            raise SourceError(f"{folder / name} has the tensor {stray[0]}, which the index does not put there")
+        home |= dict.fromkeys(file.tensors, file)
+    return home
+
+
+def _weight_map(folder: Path) -> dict[str, Any]:
+    if not (folder / INDEX).exists():
+        if any(any(folder.glob(pattern)) for pattern in PICKLES):
+            raise SourceError(
+                f"{folder} holds its weights as pickles (.bin, .pt), which can run code when they are read; precast "
+                "reads safetensors only: save the model again with transformers' save_pretrained"
+            )
+        raise SourceError(f"{folder} has neither {SINGLE} nor {INDEX}")
+    found = read_json(folder / INDEX).get("weight_map")
+    if not isinstance(found, dict) or not found:
+        raise SourceError(f"{folder / INDEX} has no usable weight_map")
+    return found
+
+
+def _check_side_files(folder: Path) -> None:
+    """Loads what will be copied: a model without any tokenizer is fine, a broken or unusable one is not."""
+    if (folder / "tokenizer.json").is_file():
+        Tokenizer.from_folder(folder)
+    elif slow := next((name for name in SLOW_TOKENIZERS if (folder / name).is_file()), None):
+        raise SourceError(
+            f"{folder} has {slow} and no tokenizer.json, which precast needs; make it with transformers: "
+            f"AutoTokenizer.from_pretrained('{folder}').save_pretrained('{folder}')"
+        )
+    ChatTemplate.from_folder(folder)
+    read_json(folder / "generation_config.json")

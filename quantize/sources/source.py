@@ -9,30 +9,31 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[Any]
-
 
 class Source(ABC):
-    """A model: its Hugging Face config, and its tensors under their Hugging Face names."""
+    """A model: its Hugging Face config, and its tensors under their Hugging Face names.
+
+    Opening one checks all that can be checked without reading tensors; files from outside are not trusted.
+    """
 
     kind: str
     where: str
+    """Its path, for messages."""
     config: dict[str, Any]
     dtype: str
-    """float32, bfloat16 or float16: what most weights are stored in."""
+    """float32, bfloat16 or float16: what most of the weights' bytes are stored in (GGUF: what they are worth)."""
 
     @abstractmethod
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Name → shape of every tensor."""
 
     @abstractmethod
-    def tensor(self, name: str) -> Array:
-        """A tensor in its stored dtype (GGUF: f32)."""
+    def rows(self, name: str, begin: int, end: int) -> npt.NDArray[np.float32]:
+        """Rows [begin, end) of a tensor (of a vector: elements) as f32, to be kept and changed by the caller.
+
+        Raises SourceError when they cannot be decoded.
+        """
 
     @abstractmethod
     def write_side_files(self, folder: Path) -> None:
         """Writes tokenizer, chat template and generation config into a checkpoint folder."""
-
-    def rows(self, name: str, begin: int, end: int) -> npt.NDArray[np.float32]:
-        """Rows [begin, end) of a tensor as f32."""
-        return np.asarray(self.tensor(name)[begin:end], np.float32)

@@ -15,6 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from precast.errors import PrecastError
+
+ROOM_RESERVE = 64 << 20
+
 
 def fsync(fd: int) -> None:
     """Flushes a file descriptor to the device."""
@@ -58,15 +62,43 @@ def write_json(path: Path, value: Any) -> None:
     write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
 
+def refuse_foreign(target: Path, replaces: str | None = None) -> None:
+    """Raises PrecastError when `target` exists and may not be replaced: it is a file, or a folder that is neither empty
+    nor has a config.json with the `format` that `replaces` names."""
+    if not target.is_dir():
+        if target.exists() or target.is_symlink():
+            raise PrecastError(f"{target} exists and is not a folder; give another output folder")
+        return
+    try:
+        config = json.loads((target / "config.json").read_bytes())
+    except (OSError, ValueError, RecursionError):
+        config = None
+    ours = replaces is not None and isinstance(config, dict) and config.get("format") == replaces
+    if not ours and any(target.iterdir()):
+        raise PrecastError(f"{target} holds other files, which would be lost; give a new output folder")
+
+
+def require_room(target: Path, size: int) -> None:
+    """Raises PrecastError when the file system of `target` has less than `size` bytes (and some reserve) free."""
+    place = target.absolute().parent
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    if free < size + ROOM_RESERVE:
+        raise PrecastError(f"{target} needs {size / 1e9:.2f} GB and {place} has {free / 1e9:.2f} GB free")
+
+
 @contextmanager
-def new_folder(target: Path) -> Iterator[Path]:
+def new_folder(target: Path, replaces: str | None = None) -> Iterator[Path]:
     """Yields a temporary folder beside `target` that becomes `target` by one rename when the block succeeds.
 
-    An existing `target` is moved aside first and removed after the rename. When the block raises, the temporary folder
-    is removed and `target` stays as it was. After a kill only a folder named `.<name>.tmp-*` may be left, which
-    nothing ever loads and the next `new_folder` for the same target sweeps when its maker is gone.
+    An existing `target` that `refuse_foreign` allows is moved aside first and removed after the rename. When the block
+    raises, the temporary folder is removed and `target` stays as it was. After a kill only a folder named
+    `.<name>.tmp-*` may be left, which nothing ever loads and the next `new_folder` for the same target sweeps when its
+    maker is gone.
     """
     target = target.absolute()
+    refuse_foreign(target, replaces)
     target.parent.mkdir(parents=True, exist_ok=True)
     _sweep(target)
     work = Path(tempfile.mkdtemp(prefix=f".{target.name}.tmp-{os.getpid()}-", dir=target.parent))

@@ -10,6 +10,7 @@ import json
 import math
 import mmap
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,9 @@ DTYPES: dict[str, np.dtype[Any]] = {
 
 MAX_HEADER_BYTES = 100 << 20
 """The limit of the safetensors library itself."""
+
+WRITE_BYTES = 1 << 24
+"""Bytes handed to one write."""
 
 
 @dataclass(frozen=True)
@@ -160,14 +164,25 @@ class SafetensorsWriter:
 
     def add(self, name: str, tensor: Array) -> None:
         """Writes the next tensor. Raises ValueError when it is not the announced one."""
-        expected = next(iter(self._waiting.items()), None)
-        dtype = next(key for key, value in DTYPES.items() if value == tensor.dtype)
-        if expected != (name, (dtype, tuple(tensor.shape))):
-            raise ValueError(f"tensor {name} {dtype} {tensor.shape} is not the announced {expected}")
+        self.add_blocks(name, (tensor,))
+
+    def add_blocks(self, name: str, blocks: Iterable[Array]) -> None:
+        """Writes the next tensor, which comes in blocks of its first dimension. Raises ValueError when the blocks do
+        not make the announced tensor."""
+        expected, (dtype, shape) = next(iter(self._waiting.items()), ("", ("", ())))
+        if name != expected:
+            raise ValueError(f"tensor {name} comes where {expected or 'the end'} was announced")
+        rows = 0
+        for block in blocks:
+            if block.dtype != DTYPES[dtype] or block.shape[1:] != shape[1:] or block.ndim != len(shape):
+                raise ValueError(f"tensor {name}: a block {block.dtype} {block.shape} of the announced {dtype} {shape}")
+            rows += len(block) if shape else 0
+            view = np.ascontiguousarray(block).reshape(-1).view(np.uint8)
+            for start in range(0, view.size, WRITE_BYTES):
+                files.write(self._file, view[start : start + WRITE_BYTES].data)
+        if shape and rows != shape[0]:
+            raise ValueError(f"tensor {name} has {rows} rows, {shape[0]} were announced")
         del self._waiting[name]
-        view = np.ascontiguousarray(tensor).reshape(-1).view(np.uint8)
-        for start in range(0, view.size, 1 << 24):
-            files.write(self._file, view[start : start + (1 << 24)].data)
 
     def close(self) -> None:
         """Flushes. Raises ValueError when announced tensors are missing."""
