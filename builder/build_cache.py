@@ -2,9 +2,10 @@
 
 Layout of the cache folder ($PRECAST_CACHE, else ~/.cache/precast):
 
-    engines/<key>/      one engine; appears by one rename
-    locks/<key>.lock    held while an engine is made, so that concurrent builders of one key make it once
-    digests.json        SHA-256 of source files by (path, size, mtime), so that a second start hashes nothing
+    engines/<key>/            one engine; appears by one rename
+    engines/.<key>.tmp-*      work in progress, or what a kill left of it: swept by whoever holds the key's lock next
+    locks/<key>.lock          held while an engine is made or removed: concurrent builders of one key make it once
+    digests.json              SHA-256 of source files by (path, size, mtime), so that a second start hashes nothing
 
 Anything else in the folder belongs to others and is never touched.
 """
@@ -17,8 +18,9 @@ import json
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,11 +28,18 @@ from typing import Any
 from precast import files
 from precast.builder.engine_file import EngineFile
 from precast.errors import EngineError, PrecastError
+from precast.progress import Progress, silent
 
 DEFAULT_MAX_BYTES = 64 << 30
 """Engines beyond this are pruned, least recently used first, after a build; $PRECAST_CACHE_MAX_BYTES overrides it."""
 
+MODEL_SUFFIXES = (".gguf", ".jinja", ".json", ".model", ".safetensors", ".txt")
+"""What a model folder's content is: weights, configs, tokenizers, templates; not its pictures, licence or pickles."""
+
+MAX_DIGESTS = 1000
+
 _KEY = re.compile(r"[0-9a-f]{32}\Z")
+_WORK = re.compile(r"\.([0-9a-f]{32})\.tmp-")
 
 
 def cache_dir() -> Path:
@@ -57,63 +66,47 @@ def digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
-def engine(key: str, make: Callable[[Path], None]) -> Path:
-    """The engine of a key; `make(folder)` makes it when it is missing or will not open, one maker at a time."""
-    folder = cache_dir() / "engines" / key
+def engine(key: str, make: Callable[[Path], None], progress: Progress = silent) -> Path:
+    """The engine of a key. `make(folder)` makes it when it is missing or will not open; of those who want one key at
+    the same time, one makes it and the others wait. Raises PrecastError when the cache cannot be written."""
+    folder = _engines() / key
     if _usable(folder):
-        os.utime(folder)
+        _touch(folder)
         return folder
-    with _lock(key):
+    max_bytes = _max_bytes()
+    with _locked(key, progress):
         if not _usable(folder):
+            _sweep_work(key)
             make(folder)
-            prune(_max_bytes(), keep=key)
+        _touch(folder)
+    prune(max_bytes, keep=key)
     return folder
 
 
-def _usable(folder: Path) -> bool:
-    try:
-        json.loads((folder / "config.json").read_bytes())
-        EngineFile.open(folder / "rank0.engine")
-    except (OSError, ValueError, EngineError):
-        return False
-    return True
-
-
 @contextmanager
-def _lock(key: str) -> Iterator[None]:
-    path = cache_dir() / "locks" / f"{key}.lock"
+def work_folder(key: str) -> Iterator[Path]:
+    """A folder for what is needed while the engine of `key` is made, on the same disk; removed at the end."""
+    _engines().mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f".{key}.tmp-{os.getpid()}-", dir=_engines()))
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
-    except PermissionError as error:
-        raise PrecastError(f"the cache folder cannot be written ({error}); set PRECAST_CACHE to another one") from None
-
-
-def _max_bytes() -> int:
-    named = os.environ.get("PRECAST_CACHE_MAX_BYTES")
-    if named is None:
-        return DEFAULT_MAX_BYTES
-    if not named.isdigit():
-        raise PrecastError(f"PRECAST_CACHE_MAX_BYTES must be a number of bytes, not {named!r}")
-    return int(named)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def entries() -> list[Entry]:
     """The cached engines, most recently used first."""
     found = []
-    for folder in (cache_dir() / "engines").glob("*"):
-        if not _KEY.match(folder.name) or not folder.is_dir():
+    for folder in _engines().glob("*"):
+        if not _KEY.match(folder.name) or not _is_engine(folder):
             continue
         try:
-            config = json.loads((folder / "config.json").read_bytes())
-            model = config["pretrained_config"]["architecture"]
-        except (OSError, ValueError, KeyError, TypeError):
-            model = "damaged"
-        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        found.append(Entry(folder.name, folder, size, folder.stat().st_mtime, model))
-    return sorted(found, key=lambda entry: -entry.used)
+            used = folder.stat().st_mtime
+            size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        except FileNotFoundError:  # pruned by somebody else meanwhile
+            continue
+        found.append(Entry(folder.name, folder, size, used, _model(folder)))
+    return sorted(found, key=lambda entry: (-entry.used, entry.key))
 
 
 def verify() -> Iterator[tuple[Entry, str | None]]:
@@ -127,52 +120,159 @@ def verify() -> Iterator[tuple[Entry, str | None]]:
 
 
 def prune(max_bytes: int, keep: str | None = None) -> list[Entry]:
-    """Removes least recently used engines until at most `max_bytes` are left; → what was removed."""
+    """Removes least recently used engines until at most `max_bytes` are left; → what was removed. `keep` stays.
+
+    Also removes what killed builds left. Engines that are being made are left alone, and processes that have a removed
+    one mapped keep it.
+    """
+    for path in _engines().glob(".*.tmp-*"):
+        if match := _WORK.match(path.name):
+            with _try_locked(match[1]) as mine:
+                if mine:
+                    shutil.rmtree(path, ignore_errors=True)
     removed = []
     listed = entries()
     total = sum(entry.size for entry in listed)
     for entry in reversed(listed):
         if total <= max_bytes:
             break
-        if entry.key == keep:
-            continue
-        # Renamed first: an engine goes away whole, as it came. Processes that have it mapped keep it.
-        gone = entry.path.with_name(f".{entry.key}.tmp-{os.getpid()}-pruned")
-        files.replace(entry.path, gone)
-        shutil.rmtree(gone, ignore_errors=True)
-        removed.append(entry)
-        total -= entry.size
+        if entry.key != keep and _remove(entry):
+            removed.append(entry)
+            total -= entry.size
     return removed
 
 
 def content_digest(path: Path) -> str:
-    """SHA-256 over the names and bytes of a file, or of the files of a folder that a model is made of."""
-    members = [path] if path.is_file() else sorted(p for p in path.iterdir() if p.is_file() and not p.is_symlink())
-    members += [] if path.is_file() else sorted(p for p in path.iterdir() if p.is_symlink() and p.is_file())
-    store = cache_dir() / "digests.json"
-    try:
-        known = json.loads(store.read_bytes())
-    except (OSError, ValueError):
-        known = {}
+    """SHA-256 over the names and bytes of a model: a file, or the files of a folder that have MODEL_SUFFIXES."""
+    members = [path] if path.is_file() else sorted(p for p in path.iterdir() if p.suffix in MODEL_SUFFIXES)
+    known = _known_digests()
     parts, fresh = [], {}
     for member in members:
+        if not member.is_file():
+            continue
         stat = member.stat()
         tag = f"{member.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{stat.st_ino}"
         if not isinstance(known.get(tag), str):
             with open(member, "rb") as file:
-                known[tag] = hashlib.file_digest(file, "sha256").hexdigest()
-            fresh[tag] = known[tag]
-        parts.append((member.name, known[tag]))
+                fresh[tag] = hashlib.file_digest(file, "sha256").hexdigest()
+        parts.append((member.name, fresh.get(tag) or known[tag]))
     if fresh:
-        _store_digests(store, known)
+        _store_digests(_known_digests() | fresh)
     return digest(parts)
 
 
-def _store_digests(store: Path, known: dict[str, str]) -> None:
-    """Losing the race with another writer costs a hash the next time, nothing else."""
-    store.parent.mkdir(parents=True, exist_ok=True)
-    temporary = store.with_name(f".digests.tmp-{os.getpid()}")
-    temporary.unlink(missing_ok=True)
-    newest = dict(list(known.items())[-1000:])
-    files.write_json(temporary, newest)
-    files.replace(temporary, store)
+def _engines() -> Path:
+    return cache_dir() / "engines"
+
+
+def _is_engine(folder: Path) -> bool:
+    """Whether a folder is ours: an engine, or what is left of one."""
+    return folder.is_dir() and any((folder / name).is_file() for name in ("config.json", "rank0.engine"))
+
+
+def _usable(folder: Path) -> bool:
+    try:
+        config = json.loads((folder / "config.json").read_bytes())
+        EngineFile.open(folder / "rank0.engine")
+    except (OSError, ValueError, RecursionError, EngineError):
+        return False
+    return isinstance(config, dict)
+
+
+def _model(folder: Path) -> str:
+    try:
+        return str(json.loads((folder / "config.json").read_bytes())["pretrained_config"]["architecture"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return "damaged"
+
+
+def _touch(folder: Path) -> None:
+    with suppress(OSError):  # a cache that others own can be read all the same
+        os.utime(folder)
+
+
+def _sweep_work(key: str) -> None:
+    """Removes what killed makers of `key` left. Under its lock only: nobody else works on it then."""
+    for path in _engines().glob(f".{key}.tmp-*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _remove(entry: Entry) -> bool:
+    with _try_locked(entry.key) as mine:
+        if not mine:
+            return False
+        # Renamed first: an engine goes away whole, as it came.
+        gone = entry.path.with_name(f".{entry.key}.tmp-{os.getpid()}-pruned")
+        try:
+            files.replace(entry.path, gone)
+        except OSError:
+            return False
+        shutil.rmtree(gone, ignore_errors=True)
+    return True
+
+
+def _open_lock(key: str) -> int:
+    path = cache_dir() / "locks" / f"{key}.lock"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise PrecastError(
+            f"the cache folder {cache_dir()} cannot be written ({error.strerror}); set PRECAST_CACHE to another one"
+        ) from None
+
+
+@contextmanager
+def _locked(key: str, progress: Progress) -> Iterator[None]:
+    fd = _open_lock(key)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress("wait", 0, 1)
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            progress("wait", 1, 1)
+        yield
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def _try_locked(key: str) -> Iterator[bool]:
+    """Yields whether the lock was free, and holds it then."""
+    fd = _open_lock(key)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(fd)
+
+
+def _max_bytes() -> int:
+    named = os.environ.get("PRECAST_CACHE_MAX_BYTES")
+    if named is None:
+        return DEFAULT_MAX_BYTES
+    if not named.isdigit():
+        raise PrecastError(f"PRECAST_CACHE_MAX_BYTES must be a number of bytes, not {named!r}")
+    return int(named)
+
+
+def _known_digests() -> dict[str, Any]:
+    try:
+        known = json.loads((cache_dir() / "digests.json").read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def _store_digests(known: dict[str, Any]) -> None:
+    """Losing the race with another writer, or a cache that cannot be written, costs a hash the next time."""
+    with suppress(OSError):
+        cache_dir().mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".digests.tmp-", dir=cache_dir()) as folder:
+            files.write_json(Path(folder) / "digests.json", dict(list(known.items())[-MAX_DIGESTS:]))
+            files.replace(Path(folder) / "digests.json", cache_dir() / "digests.json")

@@ -41,10 +41,13 @@ def resolve(options: BuildOptions, config: ModelConfig) -> BuildConfig:
     """Raises BuildError for a target or a limit that cannot work."""
     if options.target != "cpu":
         raise BuildError(f"target {options.target!r} is not supported; this version builds for cpu")
-    longest = config.max_position_embeddings
-    max_seq_len = min(longest, DEFAULT_MAX_SEQ_LEN) if options.max_seq_len is None else options.max_seq_len
+    longest = _longest(config)
+    usual = min(config.max_position_embeddings, DEFAULT_MAX_SEQ_LEN)
+    max_seq_len = usual if options.max_seq_len is None else options.max_seq_len
     if not 1 <= max_seq_len <= longest:
-        raise BuildError(f"max_seq_len {max_seq_len} must lie in 1 … {longest} (the model's max_position_embeddings)")
+        raise BuildError(
+            f"max_seq_len {max_seq_len} must lie in 1 … {longest}, what the model's positions are made for"
+        )
     if not 1 <= options.max_batch_size <= LARGEST_BATCH_SIZE:
         raise BuildError(f"max_batch_size {options.max_batch_size} must lie in 1 … {LARGEST_BATCH_SIZE}")
     if not options.max_batch_size <= options.max_num_tokens <= LARGEST_NUM_TOKENS:
@@ -58,3 +61,10 @@ def resolve(options: BuildOptions, config: ModelConfig) -> BuildConfig:
     if kv not in ("float32", "bfloat16"):
         raise BuildError(f"kv_cache_dtype {kv!r} is not supported; auto, float32 and bfloat16 are")
     return BuildConfig(options.target, options.max_batch_size, options.max_num_tokens, max_seq_len, kv)
+
+
+def _longest(config: ModelConfig) -> int:
+    """The longest sequence that a model's positions allow; `dynamic` rope stretches them by its factor."""
+    scaling = config.rotary_scaling or {}
+    factor = scaling.get("factor", 1) if scaling.get("type") == "dynamic" else 1
+    return int(config.max_position_embeddings * max(factor, 1))

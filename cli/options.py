@@ -14,6 +14,7 @@ from precast.progress import Progress, silent
 F = TypeVar("F", bound=Callable[..., Any])
 
 LABELS = {
+    "wait": "Waiting for a build",
     "fetch": "Fetching the model",
     "convert": "Converting",
     "pack": "Packing weights",

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from precast import __version__
-from precast.errors import PrecastError, SourceError
+from precast.errors import EngineError, PrecastError, SourceError
 from precast.progress import Progress, silent
 from precast.runtime import llm
 from precast.runtime.memory import available_memory
@@ -19,6 +18,17 @@ if TYPE_CHECKING:
     from precast.quantize import ConvertOptions
 
 DEMO = "demo"
+
+SMALL_ENGINE_BYTES = 64 << 20
+"""Engines up to this size are compared with the reference, which takes seconds for them and minutes for larger ones."""
+
+REFERENCE_TOKENS = 40
+"""Longer than a KV page."""
+
+EXACT_TOLERANCE = 1e-3
+ROUNDED_TOLERANCE = 0.2
+"""Of the root mean square error over the logits' standard deviation. Rounding (bfloat16, int8 activations) that falls
+the other way gives about 0.03; a wrong layout gives more than 1."""
 
 
 def kind_of(path: Path) -> str:
@@ -103,13 +113,11 @@ def _through_cache(
             return
         from precast.quantize import convert
 
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".checkpoint.tmp-", dir=folder.parent) as temporary:
-            checkpoint = Path(temporary) / "checkpoint"
-            convert(path, checkpoint, converting, progress)
-            build(checkpoint, folder, building, progress)
+        with build_cache.work_folder(key) as work:
+            convert(path, work / "checkpoint", converting, progress)
+            build(work / "checkpoint", folder, building, progress)
 
-    return build_cache.engine(key, make)
+    return build_cache.engine(key, make, progress)
 
 
 def build(checkpoint: Path, output_dir: Path, options: BuildOptions | None = None, progress: Progress = silent) -> None:
@@ -121,16 +129,51 @@ def build(checkpoint: Path, output_dir: Path, options: BuildOptions | None = Non
         output_dir,
         options,
         progress,
-        check=lambda folder: finish(folder, progress),
+        check=lambda folder: finish(folder, checkpoint, progress),
         available_memory=available_memory(),
     )
 
 
-def finish(engine: Path, progress: Progress = silent) -> None:
-    """Runs a fresh engine once: it must load, and its logits must be finite. Raises EngineError."""
+def finish(engine: Path, checkpoint: Path, progress: Progress = silent) -> None:
+    """Runs a fresh engine once: it must load, its logits must be finite, and a small model's must be those of the
+    reference interpreter. Raises EngineError."""
     progress("check", 0, 1)
     llm.self_check(engine)
+    if (engine / "rank0.engine").stat().st_size <= SMALL_ENGINE_BYTES:
+        _compare_with_reference(engine, checkpoint)
     progress("check", 1, 1)
+
+
+def _compare_with_reference(engine: Path, checkpoint: Path) -> None:
+    """One prompt through the engine's steps and through the interpreter. Raises EngineError when they differ."""
+    import ml_dtypes
+    import numpy as np
+
+    from precast._native import runtime
+    from precast.builder.interpreter import Interpreter
+    from precast.builder.models.decoder import decoder
+    from precast.builder.weights import Checkpoint
+
+    source, native = Checkpoint(checkpoint), runtime.Engine(engine)
+    limits = native.limits
+    rows = min(REFERENCE_TOKENS, limits.max_num_tokens, limits.max_seq_len)
+    tokens = np.arange(1, rows + 1) * 7919 % limits.vocab_size
+    kv_dtype = native.plan_attributes["kv_cache_dtype"]
+    interpreter = Interpreter(decoder(source.config), source, limits.max_seq_len)
+    expected = interpreter.run(tokens.tolist(), np.dtype(ml_dtypes.bfloat16) if kv_dtype == "bfloat16" else None)
+    pages = np.arange(-(-rows // limits.page_tokens), dtype=np.int32)
+    native.allocate_pages(len(pages))
+    got = native.forward(
+        tokens.astype(np.int32), np.array([[rows, 0]], np.int32), pages[None], np.arange(rows, dtype=np.int32)
+    )
+    error = float(np.sqrt(np.mean((got - expected) ** 2)) / max(float(expected.std()), 1e-30))
+    exact = source.config.dtype == "float32" and source.config.quantization.quant_algo is None
+    allowed = EXACT_TOLERANCE if exact and kv_dtype == "float32" else ROUNDED_TOLERANCE
+    if not error <= allowed:
+        raise EngineError(
+            f"the engine of {checkpoint} computes other logits than the reference (error {error:.2g} of their standard "
+            f"deviation, {allowed:.2g} is allowed): this is a defect of precast on this CPU, please report it"
+        )
 
 
 class LLM(llm.LLM):
