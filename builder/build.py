@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-import shutil
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -31,9 +30,6 @@ SIDE_FILES = (
 )
 """Copied from the checkpoint, where they exist."""
 
-SPARE_DISK = 64 << 20
-"""Bytes that stay free beside the engine: its other files, and what else happens on that disk."""
-
 
 def build(
     checkpoint: Path,
@@ -55,7 +51,7 @@ def build(
     source = Checkpoint(checkpoint)
     config = resolve(options or BuildOptions(), source.config)
     engine = cpu_engine.prepare(source, config)
-    _refuse_without_disk(output_dir, engine.size)
+    files.require_room(output_dir, engine.size)
     if available_memory is not None:
         refuse_without_memory(engine.memory, config, available_memory)
     description = _describe(source, config, engine)
@@ -118,18 +114,6 @@ def cpu_model() -> str:
 
 def _digest(value: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:32]
-
-
-def _refuse_without_disk(output_dir: Path, size: int) -> None:
-    place = output_dir.absolute().parent
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free
-    if free < size + SPARE_DISK:
-        raise BuildError(
-            f"the engine needs {(size + SPARE_DISK) / 1e9:.2f} GB and {place} has {free / 1e9:.2f} GB free; make room, "
-            "or give another output folder"
-        )
 
 
 def refuse_without_memory(need: MemoryNeed, config: BuildConfig, available: int) -> None:

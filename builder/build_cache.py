@@ -77,6 +77,8 @@ def engine(key: str, make: Callable[[Path], None], progress: Progress = silent) 
     with _locked(key, progress):
         if not _usable(folder):
             _sweep_work(key)
+            if _is_engine(folder):
+                _discard(folder)
             make(folder)
         _touch(folder)
     prune(max_bytes, keep=key)
@@ -201,14 +203,18 @@ def _remove(entry: Entry) -> bool:
     with _try_locked(entry.key) as mine:
         if not mine:
             return False
-        # Renamed first: an engine goes away whole, as it came.
-        gone = entry.path.with_name(f".{entry.key}.tmp-{os.getpid()}-pruned")
         try:
-            files.replace(entry.path, gone)
+            _discard(entry.path)
         except OSError:
             return False
-        shutil.rmtree(gone, ignore_errors=True)
     return True
+
+
+def _discard(folder: Path) -> None:
+    """Removes an entry under its lock. Renamed first: an engine goes away whole, as it came."""
+    gone = folder.with_name(f".{folder.name}.tmp-{os.getpid()}-discarded")
+    files.replace(folder, gone)
+    shutil.rmtree(gone, ignore_errors=True)
 
 
 def _open_lock(key: str) -> int:

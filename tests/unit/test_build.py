@@ -16,7 +16,7 @@ from precast.builder import BuildOptions, build
 from precast.builder.engine_file import HUGE_PAGE, EngineFile
 from precast.builder.plan import Plan
 from precast.builder.weights import Checkpoint
-from precast.errors import BuildError, CheckpointError
+from precast.errors import BuildError, CheckpointError, PrecastError
 from precast.plugins.linear.layout import INT8_TAG, LAYOUTS, PANEL, unpack
 from precast.quantize import ConvertOptions, convert
 from tests.tiny import VOCAB, tiny_llama
@@ -176,7 +176,7 @@ def test_limits_at_the_border_work(tied: Path, tmp_path: Path) -> None:
 def test_a_full_disk_is_refused_with_the_numbers(tied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: real._replace(free=10**6))
-    with pytest.raises(BuildError, match=r"needs 0\.\d\d GB and .* has 0\.00 GB free"):
+    with pytest.raises(PrecastError, match=r"needs 0\.\d\d GB and .* has 0\.00 GB free"):
         build(tied, tmp_path / "engine")
     assert not list(tmp_path.iterdir())
 
@@ -229,6 +229,14 @@ def test_an_older_engine_is_replaced_whole(tied: Path, tmp_path: Path) -> None:
     build(tied, tmp_path / "engine", BuildOptions(max_seq_len=128))
     assert ids(tmp_path / "engine") != before
     assert [path.name for path in tmp_path.iterdir()] == ["engine"]
+
+
+def test_a_folder_of_other_things_is_not_replaced(tied: Path, tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.jpg").write_text("mine")
+    with pytest.raises(PrecastError, match="holds other files"):
+        build(tied, tmp_path / "photos")
+    assert (tmp_path / "photos" / "a.jpg").read_text() == "mine"
 
 
 def test_progress_counts_to_the_end(tied: Path, tmp_path: Path) -> None:
