@@ -1,0 +1,168 @@
+"""config.json of transformers 4.x and 5.x, and what is refused in it."""
+
+from __future__ import annotations
+
+import contextlib
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import LlamaConfig
+
+from precast.checkpoint import ModelConfig
+from precast.errors import SourceError
+from precast.quantize.families import family_of
+from precast.quantize.families.config_reader import HARMLESS
+from precast.quantize.families.llama import LLAMA
+
+# As Llama 3.2 1B and SmolLM2 are published, with transformers 4.x.
+OLD: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "bos_token_id": 128000,
+    "eos_token_id": [128001, 128008, 128009],
+    "head_dim": 64,
+    "hidden_act": "silu",
+    "hidden_size": 2048,
+    "initializer_range": 0.02,
+    "intermediate_size": 8192,
+    "is_llama_config": True,
+    "max_position_embeddings": 131072,
+    "mlp_bias": False,
+    "model_type": "llama",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 16,
+    "num_key_value_heads": 8,
+    "pretraining_tp": 1,
+    "rms_norm_eps": 1e-05,
+    "rope_interleaved": False,
+    "rope_scaling": {
+        "factor": 32.0,
+        "high_freq_factor": 4.0,
+        "low_freq_factor": 1.0,
+        "original_max_position_embeddings": 8192,
+        "rope_type": "llama3",
+    },
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.45.0.dev0",
+    "use_cache": True,
+    "vocab_size": 128256,
+}
+
+
+def read(config: dict[str, Any]) -> ModelConfig:
+    return family_of(config, "m").read(config, "bfloat16", "m")
+
+
+def described(config: dict[str, Any]) -> ModelConfig:
+    """Without the copy of the source's config."""
+    return ModelConfig(**{**vars(read(config)), "pretrained_config": {}})
+
+
+def test_both_layouts_say_the_same() -> None:
+    new = LlamaConfig(**deepcopy({k: v for k, v in OLD.items() if k != "is_llama_config"})).to_dict()
+    assert "rope_parameters" in new
+    assert "rope_theta" not in new
+    assert described(new) == described(OLD)
+    model = read(OLD)
+    assert (model.rotary_base, model.rotary_dim, model.head_size) == (500000.0, 64, 64)
+    assert model.rotary_scaling == {
+        "type": "llama3",
+        "factor": 32.0,
+        "high_freq_factor": 4.0,
+        "low_freq_factor": 1.0,
+        "original_max_position_embeddings": 8192,
+    }
+
+
+@pytest.mark.parametrize(
+    ("scaling", "expected"),
+    [
+        (None, None),
+        ({}, None),
+        ({"type": "default"}, None),
+        ({"rope_type": "default"}, None),
+        ({"type": "linear", "factor": 2.0}, {"type": "linear", "factor": 2.0}),
+        ({"type": "dynamic", "rope_type": "dynamic", "factor": 4}, {"type": "dynamic", "factor": 4}),
+        (
+            {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": None},
+            {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
+        ),
+    ],
+)
+def test_rope_scaling_is_read_under_both_names(scaling: Any, expected: Any) -> None:
+    plain = {k: v for k, v in OLD.items() if k not in ("rope_scaling", "rope_theta")}
+    old = plain | {"rope_scaling": scaling, "rope_theta": 20000.0}
+    new = plain | {"rope_parameters": {**(scaling or {}), "rope_theta": 20000.0}}
+    assert read(old).rotary_scaling == read(new).rotary_scaling == expected
+    assert read(old).rotary_base == read(new).rotary_base == 20000.0
+
+
+def test_defaults_are_transformers() -> None:
+    least = {"model_type": "llama", "vocab_size": 10, "hidden_size": 64, "intermediate_size": 64}
+    config = least | {"num_hidden_layers": 1, "num_attention_heads": 4}
+    assert described(config) == described(LlamaConfig(**config).to_dict())
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"sliding_window": 4096}, "sliding_window"),
+        ({"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
+        ({"hidden_act": "gelu"}, "gelu"),
+        ({"pretraining_tp": 2}, "pretraining_tp"),
+        ({"rope_interleaved": True}, "rope_interleaved"),
+        ({"model_type": "llama5"}, "supported: llama"),
+        ({"architectures": ["LlamaForSequenceClassification"]}, "LlamaForSequenceClassification"),
+        ({"hidden_size": None}, "hidden_size"),
+        ({"hidden_size": "2048"}, "hidden_size"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers"),
+        ({"vocab_size": 1 << 40}, "vocab_size"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps"),
+        ({"attention_bias": 1}, "attention_bias"),
+        ({"num_key_value_heads": 5}, "cannot share"),
+        ({"head_dim": 63}, "63"),
+        ({"rope_theta": "big"}, "rope_theta"),
+        ({"rope_theta": 0}, "rope_theta"),
+        ({"rope_scaling": [1]}, "rope"),
+        ({"rope_scaling": {"type": "longrope", "factor": 2.0}}, "longrope"),
+        ({"rope_scaling": {"type": ["linear"], "factor": 2.0}}, "linear"),
+        ({"rope_scaling": {"type": "linear"}}, "factor"),
+        ({"rope_scaling": {"type": "linear", "factor": -2.0}}, "factor"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0, "mrope_section": [1]}}, "mrope_section"),
+        ({"rope_scaling": {**OLD["rope_scaling"], "high_freq_factor": 1.0}}, "low_freq_factor"),
+        ({"partial_rotary_factor": 2.0}, "128 of 64"),
+    ],
+)
+def test_what_could_change_the_model_is_refused_by_name(change: dict[str, Any], word: str) -> None:
+    with pytest.raises(SourceError, match=word):
+        read(OLD | change)
+
+
+def test_an_unknown_setting_that_is_null_sets_nothing() -> None:
+    assert described(OLD | {"sliding_window": None}) == described(OLD)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=5,
+)
+ROPE = st.dictionaries(st.sampled_from(["type", "rope_type", "factor", "rope_theta", "low_freq_factor"]), JSON)
+
+
+@given(st.sampled_from(sorted(OLD.keys() - HARMLESS)), JSON | ROPE)
+def test_any_value_is_read_or_refused(key: str, value: Any) -> None:
+    with contextlib.suppress(SourceError):
+        read(OLD | {key: value})
+
+
+def test_the_family_names_every_module_once() -> None:
+    parts = [part for names in (*LLAMA.modules.values(), *LLAMA.layer_modules.values()) for part in names]
+    assert len(parts) == len(set(parts))
+    assert sorted(LLAMA.gguf.values()) == sorted(parts)
