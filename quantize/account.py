@@ -20,6 +20,8 @@ def account(source: Source, family: Family, plain: ModelConfig) -> dict[str, tup
     head that differs from the embedding though the config ties them.
     """
     found = source.shapes()
+    if plain.num_hidden_layers > len(found):  # before billions of names are made of a damaged number
+        raise SourceError(f"{source.where} has {len(found)} tensors for {plain.num_hidden_layers} layers")
     wanted = tensor_shapes(plain)
     names = {tensor: _source_tensors(tensor, family) for tensor in wanted}
     if missing := [part for parts in names.values() for part in parts if part not in found]:

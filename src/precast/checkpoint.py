@@ -20,6 +20,9 @@ FORMAT_VERSION = 0
 # Largest config.json that is read: real ones are a few KiB; a bigger one is not a config.
 MAX_CONFIG_BYTES = 4 << 20
 
+# Names of a layer's tensors are made before the weights are looked at: a damaged number must not make billions.
+MAX_LAYERS = 10_000
+
 
 @dataclass(frozen=True)
 class Quantization:
@@ -115,6 +118,8 @@ def _check(config: ModelConfig, where: str) -> None:
         number = getattr(config, name)
         if type(number) is not int or not 0 < number < 1 << 31:
             raise CheckpointError(f"{where}: {name} must be a positive integer, not {number!r}")
+    if config.num_hidden_layers > MAX_LAYERS:
+        raise CheckpointError(f"{where}: {config.num_hidden_layers} layers; at most {MAX_LAYERS} are supported")
     if config.num_attention_heads % config.num_key_value_heads:
         raise CheckpointError(f"{where}: num_attention_heads must be a multiple of num_key_value_heads")
     if config.rotary_dim % 2 or config.rotary_dim > config.head_size:

@@ -1,0 +1,155 @@
+"""GGUF files: the same model as the Hugging Face folder, and nothing that a damaged file could do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType
+from transformers import AutoTokenizer
+
+from precast.builder.interpreter import Interpreter
+from precast.builder.models.decoder import decoder
+from precast.builder.weights import Checkpoint
+from precast.errors import SourceError
+from precast.quantize import ConvertOptions, convert, describe_source
+from precast.quantize.sources.gguf_file import llama3_divisors
+from precast.quantize.sources.gguf_reader import GgufFile
+from precast.runtime.text import vocab
+from precast.runtime.text.tokenizer import Tokenizer
+from tests.gguf_models import write_llama
+from tests.tiny import distance, logits_of, random_tokens, tiny_llama
+
+SMALL = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 32, "rms_norm_eps": 1e-5}
+
+
+@pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"])
+def test_logits_are_those_of_the_model_that_was_written(kind: str, tmp_path: Path) -> None:
+    model = tiny_llama(tmp_path / "hf", attention_bias=kind == "F32", **SMALL)
+    write_llama(tmp_path / "m.gguf", model, GGMLQuantizationType[kind])
+    convert(tmp_path / "m.gguf", tmp_path / "ckpt", ConvertOptions(dtype="float32"))
+    checkpoint = Checkpoint(tmp_path / "ckpt")
+    assert checkpoint.config.norm_epsilon == 1e-5
+    assert not checkpoint.config.tie_word_embeddings
+    tokens = random_tokens(40)
+    interpreter = Interpreter(decoder(checkpoint.config), checkpoint, 2048)
+    assert distance(interpreter.run(tokens), logits_of(model, tokens)) < 1e-4
+
+
+def test_gguf_and_folder_give_the_same_checkpoint(tmp_path: Path) -> None:
+    model = tiny_llama(tmp_path / "hf", tie_word_embeddings=True, **SMALL)
+    write_llama(tmp_path / "m.gguf", model)
+    for name, source in (("a", tmp_path / "hf"), ("b", tmp_path / "m.gguf")):
+        convert(source, tmp_path / name, ConvertOptions("int8"))
+    assert (tmp_path / "a/rank0.safetensors").read_bytes() == (tmp_path / "b/rank0.safetensors").read_bytes()
+    a, b = Checkpoint(tmp_path / "a").config, Checkpoint(tmp_path / "b").config
+    assert {**vars(a), "pretrained_config": {}} == {**vars(b), "pretrained_config": {}}
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("F32", "float32"), ("F16", "bfloat16"), ("Q8_0", "bfloat16")])
+def test_the_main_type_decides_the_dtype(kind: str, dtype: str, tmp_path: Path) -> None:
+    write_llama(tmp_path / "m.gguf", tiny_llama(tmp_path / "hf", **SMALL), GGMLQuantizationType[kind])
+    convert(tmp_path / "m.gguf", tmp_path / "ckpt")
+    assert Checkpoint(tmp_path / "ckpt").config.dtype == dtype
+
+
+def test_the_tokenizer_is_rebuilt(tmp_path: Path) -> None:
+    write_llama(tmp_path / "m.gguf", tiny_llama(tmp_path / "hf", **SMALL), **{"tokenizer.ggml.eot_token_id": 1})
+    convert(tmp_path / "m.gguf", tmp_path / "ckpt")
+    ours, theirs = Tokenizer.from_folder(tmp_path / "ckpt"), AutoTokenizer.from_pretrained(tmp_path / "ckpt")
+    for text in vocab.CORPUS:
+        assert ours.encode(text) == theirs(text)["input_ids"]
+        assert ours.decode(ours.encode(text)) == text
+    assert ours.encode("<|im_start|>12") == [1, *ours.encode("1"), *ours.encode("2")]
+    assert (ours.bos_token_id, ours.eos_token_id) == (1, 2)
+    assert theirs.apply_chat_template([{"role": "user", "content": "x"}], tokenize=False) == "x"
+    generation = json.loads((tmp_path / "ckpt/generation_config.json").read_text())
+    assert generation == {"bos_token_id": 1, "eos_token_id": [2, 1]}
+    vocab.section(tmp_path / "ckpt", 320)
+
+
+def test_description(tmp_path: Path) -> None:
+    model = tiny_llama(tmp_path / "hf", **SMALL)
+    write_llama(tmp_path / "m.gguf", model)
+    found = describe_source(tmp_path / "m.gguf")
+    assert (found["kind"], found["model_type"], found["parameters"]) == ("gguf", "llama", model.num_parameters())
+
+
+def test_llama3_divisors_are_transformers(tmp_path: Path) -> None:
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    scaling = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+    config = LlamaConfig(head_dim=128, rope_parameters={"rope_type": "llama3", "rope_theta": 500000.0, **scaling})
+    frequencies, _ = ROPE_INIT_FUNCTIONS["llama3"](config, "cpu")
+    plain = 500000.0 ** -(np.arange(0, 128, 2) / 128)
+    assert np.allclose(plain / frequencies.numpy(), llama3_divisors(500000.0, 128, 8.0, 1.0, 4.0, 8192), rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "word"),
+    [
+        ("llama.expert_count", 8, "expert_count"),
+        ("llama.attention.sliding_window", 100, "sliding_window"),
+        ("llama.rope.scaling.type", "yarn", "rope scaling"),
+        ("split.count", 3, "one of 3 parts"),
+        ("tokenizer.ggml.add_bos_token", 1, None),
+    ],
+)
+def test_fields_that_could_change_the_model_are_refused(field: str, value: object, word: str, tmp_path: Path) -> None:
+    write_llama(tmp_path / "m.gguf", tiny_llama(tmp_path / "hf", **SMALL), **{field: value})
+    if word is None:
+        convert(tmp_path / "m.gguf", tmp_path / "ckpt")
+        assert Tokenizer.from_folder(tmp_path / "ckpt").encode("1")[0] == 1
+        return
+    with pytest.raises(SourceError, match=word):
+        convert(tmp_path / "m.gguf", tmp_path / "ckpt")
+
+
+def header(*parts: bytes) -> bytes:
+    """GGUF 3 with one field."""
+    return b"GGUF" + (3).to_bytes(4, "little") + (0).to_bytes(8, "little") + (1).to_bytes(8, "little") + b"".join(parts)
+
+
+def u64(value: int) -> bytes:
+    return value.to_bytes(8, "little")
+
+
+def u32(value: int) -> bytes:
+    return value.to_bytes(4, "little")
+
+
+KEY = u64(1) + b"k"
+HOSTILE = {
+    "empty": b"",
+    "magic only": b"GGUF",
+    "big-endian": b"GGUF" + (3).to_bytes(4, "big") + bytes(16),
+    "huge counts": b"GGUF" + u32(3) + u64(1 << 60) + u64(1 << 60),
+    "huge string": header(u64(1 << 62), b"x"),
+    "huge array": header(KEY, u32(9), u32(0), u64(1 << 60)),
+    "huge array of strings": header(KEY, u32(9), u32(8), u64(1 << 60)),
+    "arrays in arrays": header(KEY, *[u32(9), u64(1)] * 50),
+    "unknown type": header(KEY, u32(77)),
+    "not utf-8": header(u64(2), b"\xff\xff", u32(8), u64(0)),
+    "alignment": header(u64(17) + b"general.alignment", u32(4), u32(3)),
+    "alignment text": header(u64(17) + b"general.alignment", u32(8), u64(1) + b"x"),
+    "truncated": header(KEY, u32(10), b"\0\0"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_header_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_bytes(HOSTILE[name])
+    with pytest.raises(SourceError):
+        GgufFile(tmp_path / "m.gguf")
+
+
+def test_truncated_tensors_are_found_before_they_are_read(tmp_path: Path) -> None:
+    write_llama(tmp_path / "m.gguf", tiny_llama(tmp_path / "hf", **SMALL))
+    raw = (tmp_path / "m.gguf").read_bytes()
+    (tmp_path / "m.gguf").write_bytes(raw[:-100])
+    with pytest.raises(SourceError, match="truncated"):
+        convert(tmp_path / "m.gguf", tmp_path / "ckpt")
+    assert not (tmp_path / "ckpt").exists()
