@@ -21,8 +21,9 @@ from precast.quantize.weights import Weights
 from precast.safetensors_file import DTYPES, SafetensorsWriter
 
 DEFAULT_ACTIVATION_GROUP = 32
-"""Columns that share an int8 activation scale. Per token costs SmolLM2 5.6 % perplexity, groups of 64 0.9 % and groups
-of 32 0.6 % (rotated, head included); 32 against 64 costs about a tenth of the int8 multiply rate."""
+"""Columns that share an int8 activation scale. Perplexity of SmolLM2's built engine on 10,220 tokens against fp32, head
+included: rotated, groups of 32 +0.32 %, of 64 +0.40 %; not rotated, groups of 32 +0.54 %. Per token costs over 1 % even
+when rotated. 32 against 64 costs about a sixteenth of the int8 multiply rate."""
 
 ROTATION_SEED = 0
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -78,3 +80,38 @@ def die_everywhere(work: Callable[[], None], check: Callable[[int], None], most:
                 work()
         check(point)
     return total
+
+
+def fail_everywhere(work: Callable[[], None], check: Callable[[int], None]) -> int:
+    """Runs `work` once per fault point, where the call fails as on a full disk; all calls after it work again.
+
+    `work` must let the OSError through; `check(point)` looks at what is left. → number of points.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        counter = Faults(patch, None)
+        work()
+        total = counter.calls
+    for point in range(1, total + 1):
+        with pytest.MonkeyPatch.context() as patch:
+            _fail_once(patch, point)
+            with pytest.raises(OSError, match="No space left"):
+                work()
+        check(point)
+    return total
+
+
+def _fail_once(patch: pytest.MonkeyPatch, point: int) -> None:
+    calls = 0
+
+    def wrap(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == point:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return real(*args)
+
+        return call
+
+    for name in ("write", "fsync", "replace"):
+        patch.setattr(files, name, wrap(getattr(files, name)))

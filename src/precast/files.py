@@ -105,6 +105,7 @@ def new_folder(target: Path, replaces: str | None = None) -> Iterator[Path]:
     target.parent.mkdir(parents=True, exist_ok=True)
     _sweep(target)
     work = Path(tempfile.mkdtemp(prefix=f".{target.name}.tmp-{os.getpid()}-", dir=target.parent))
+    aside = work.with_name(work.name + ".old")
     try:
         yield work
         for path in sorted(work.rglob("*")):
@@ -113,20 +114,16 @@ def new_folder(target: Path, replaces: str | None = None) -> Iterator[Path]:
         fsync_path(work)
         work.chmod(0o755)
         if target.exists():
-            aside = work.with_name(work.name + ".old")
             replace(target, aside)
-            replace(work, target)
-            fsync_path(target.parent)
-            shutil.rmtree(aside, ignore_errors=True)
-        else:
-            replace(work, target)
-            fsync_path(target.parent)
+        replace(work, target)
+        fsync_path(target.parent)
     except BaseException:
-        shutil.rmtree(work, ignore_errors=True)
-        aside = work.with_name(work.name + ".old")
         if aside.exists() and not target.exists():
-            os.replace(aside, target)
+            replace(aside, target)
         raise
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _sweep(target: Path) -> None:
@@ -136,7 +133,7 @@ def _sweep(target: Path) -> None:
         if not pid.isdigit() or _alive(int(pid)):
             continue
         if path.name.endswith(".old") and not target.exists():
-            os.replace(path, target)
+            replace(path, target)
         else:
             shutil.rmtree(path, ignore_errors=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -15,14 +15,16 @@ WEIGHTS = arrays.arrays(
 )
 
 
+@pytest.mark.filterwarnings("error")
 @given(WEIGHTS)
+@example(np.float32([[1e-38, -1e-45], [2e-36, 1e-36]]))
 def test_error_is_half_a_step_at_most(weight: np.ndarray) -> None:  # type: ignore[type-arg]
     q, scale = quantize_weight(weight)
     assert q.dtype == np.int8
     assert q.min() >= -127
     assert np.isfinite(scale).all()
     error = np.abs(weight.astype(np.float64) - q * scale[:, None].astype(np.float64))
-    assert (error <= scale[:, None] * 0.5001 + 1e-38).all()
+    assert (error <= scale[:, None] * 0.5001 + 2e-36).all()  # smaller channels are zero
 
 
 def test_the_largest_weight_of_a_channel_is_exact() -> None:

@@ -13,7 +13,7 @@ from precast.builder.engine_file import EngineFile
 from precast.builder.weights import Checkpoint
 from precast.errors import PrecastError
 from precast.quantize import ConvertOptions, convert
-from tests.faults import die_everywhere
+from tests.faults import die_everywhere, fail_everywhere
 from tests.tiny import tiny_llama
 
 SMALL = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "head_dim": 16}
@@ -63,6 +63,28 @@ def test_convert_killed_anywhere_leaves_all_or_nothing(
     work()
     Checkpoint(out)
     assert [path.name for path in tmp_path.iterdir()] == ["ckpt"]
+
+
+@pytest.mark.parametrize("existing", [False, True], ids=["new", "over an existing one"])
+def test_convert_that_fails_anywhere_leaves_all_or_nothing(source: Path, tmp_path: Path, existing: bool) -> None:
+    out = tmp_path / "out" / "ckpt"
+
+    def work() -> None:
+        if not existing:
+            shutil.rmtree(out, ignore_errors=True)
+        convert(source, out, ConvertOptions("int8"))
+
+    def check(point: int) -> None:
+        assert [path.name for path in out.parent.iterdir()] in ([], ["ckpt"])
+        assert out.exists() or not existing
+        if out.exists():
+            Checkpoint(out)
+
+    if existing:
+        convert(source, out, ConvertOptions())
+    assert fail_everywhere(work, check) > 10
+    work()
+    Checkpoint(out)
 
 
 def test_build_killed_anywhere_leaves_all_or_nothing(source: Path, tmp_path: Path) -> None:
