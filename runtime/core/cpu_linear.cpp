@@ -6,10 +6,12 @@ namespace precast {
 namespace {
 
 // Weights of a block are read from memory once and then serve every row tile, so they have to stay in the L2 cache
-// beside a tile of activations; 256 KiB do on every CPU with AVX2. Long rows get at least kMinPanels, since the kernels
-// take up to four panels at a time.
-constexpr int64_t kBlockBytes = 256 << 10;
-constexpr int64_t kMinPanels = 4;  // even: gate and up stay together
+// beside a tile of activations (kernels.h). bf16 and f32 kernels pack the activations in each call and so want more
+// panels.
+constexpr int64_t kBlockBytes = 128 << 10;
+constexpr int64_t kMinFloatPanels = 8;
+// The int8 kernels take up to four panels at a time. Even, like every block: gate and up stay together.
+constexpr int64_t kMinPanels = 4;
 // Items per thread that are aimed at, so that the last one does not keep the others waiting for long.
 constexpr int64_t kItemsPerThread = 4;
 
@@ -44,63 +46,72 @@ class Linear final : public CpuOp {
     if (has_bias) bias_ = maker.vector(i8 ? 2 : 1, padded_n);
     w_ = packed_weights(maker, w, padded_n, padded_k(kind_, k, in.group), in.group, scale);
     panel_bytes_ = static_cast<int64_t>(w.length) / (padded_n / kPanel);
-    tile_rows_ = i8 ? context_.kernels.tile_rows_i8 : context_.kernels.tile_rows_float;
+    most_rows_ = i8 ? context_.kernels.tile_rows_i8 : context_.kernels.tile_rows_float;
   }
 
   // One panel of a tile: see `tail`.
-  int64_t scratch_bytes() const override { return tile_rows_ * kPanel * int64_t{4}; }
+  int64_t scratch_bytes() const override { return most_rows_ * kPanel * int64_t{4}; }
 
   void run(const CpuStep& step) override {
-    const int64_t rows = step.rows(out_), tiles = divide_up(rows, tile_rows_), panels = w_.n / kPanel;
+    const int64_t rows = step.rows(out_), tile_rows = even_tile_rows(rows, most_rows_);
+    const int64_t tiles = divide_up(rows, tile_rows), panels = w_.n / kPanel;
     const int64_t wanted = kItemsPerThread * context_.pool.num_threads();
-    const int64_t largest = std::max(kMinPanels, kBlockBytes / panel_bytes_ / 2 * 2);
-    const int64_t block = std::clamp(round_up(panels / wanted, 2), std::min(kMinPanels, largest), largest);
-    const int64_t blocks = divide_up(panels, block);
+    const int64_t block = block_panels(panels / wanted), blocks = divide_up(panels, block);
     const int64_t groups = std::min(tiles, divide_up(wanted, blocks));  // of row tiles
     const int64_t group_tiles = groups == 0 ? 0 : divide_up(tiles, groups);
     context_.pool.parallel_for(static_cast<int>(blocks * groups), [&](int item, int thread) {
-      const int64_t first_panel = item / groups * block, first_tile = item % groups * group_tiles;
-      for (int64_t t = first_tile; t < std::min(tiles, first_tile + group_tiles); ++t) {
-        const int64_t row = t * tile_rows_;
-        run_tile(step, t, static_cast<int>(std::min<int64_t>(tile_rows_, rows - row)), static_cast<int>(first_panel),
-                 static_cast<int>(std::min(panels, first_panel + block)), thread);
+      const int64_t panel = item / groups * block, first = item % groups * group_tiles;
+      for (int64_t t = first; t < std::min(tiles, first + group_tiles); ++t) {
+        const Tile tile{t, t * tile_rows, static_cast<int>(std::min(tile_rows, rows - t * tile_rows))};
+        run_tile(step, tile, static_cast<int>(panel), static_cast<int>(std::min(panels, panel + block)), thread);
       }
     });
   }
 
  private:
-  void run_tile(const CpuStep& step, int64_t tile, int rows, int panel_begin, int panel_end, int thread) const {
-    const int64_t row = tile * tile_rows_;
-    float* y = out_.data == nullptr ? step.logits + row * out_.ld : out_.row(row);
-    const LinearOut out{y, out_.ld, bias_, residual_ == nullptr ? nullptr : residual_->row(row), epilogue_};
+  struct Tile {
+    int64_t index, row;  // its first row
+    int rows;
+  };
+
+  // Panels of a block; `share`: those that each item would get if there were just enough items.
+  int64_t block_panels(int64_t share) const {
+    const int64_t least = kind_ == WeightKind::i8 ? kMinPanels : kMinFloatPanels;
+    const int64_t most = std::max(least, kBlockBytes / panel_bytes_ / 2 * 2);
+    return std::clamp(round_up(share, 2), kMinPanels, most);
+  }
+
+  void run_tile(const CpuStep& step, const Tile& tile, int panel_begin, int panel_end, int thread) const {
+    float* y = out_.data == nullptr ? step.logits + tile.row * out_.ld : out_.row(tile.row);
+    const float* residual = residual_ == nullptr ? nullptr : residual_->row(tile.row);
+    const LinearOut out{y, out_.ld, bias_, residual, epilogue_};
     if (epilogue_ == Epilogue::none && int64_t{kPanel} * panel_end > out_.ld) {
       --panel_end;
-      tail(out, tile, rows, panel_end, thread);
+      tail(out, tile, panel_end, thread);
     }
-    if (panel_begin < panel_end) multiply(w_, tile, rows, panel_begin, panel_end, out);
+    if (panel_begin < panel_end) multiply(w_, tile, panel_begin, panel_end, out);
   }
 
   // The last panel of logits whose number is no multiple of the panel: only the real columns reach y.
-  void tail(const LinearOut& out, int64_t tile, int rows, int panel, int thread) const {
+  void tail(const LinearOut& out, const Tile& tile, int panel, int thread) const {
     const int64_t channel = int64_t{kPanel} * panel;
     auto* y = reinterpret_cast<float*>(context_.scratch_of(thread));
     LinearWeights w = w_;
     w.w = static_cast<const std::byte*>(w_.w) + panel * panel_bytes_;
     w.scale = w_.scale == nullptr ? nullptr : w_.scale + channel;
     w.n = kPanel;
-    multiply(w, tile, rows, 0, 1, {y, kPanel, bias_ == nullptr ? nullptr : bias_ + channel, nullptr, Epilogue::none});
-    for (int r = 0; r < rows; ++r) {
+    multiply(w, tile, 0, 1, {y, kPanel, bias_ == nullptr ? nullptr : bias_ + channel, nullptr, Epilogue::none});
+    for (int r = 0; r < tile.rows; ++r) {
       std::copy(y + r * kPanel, y + r * kPanel + (out_.ld - channel), out.y + r * out.ldy + channel);
     }
   }
 
-  void multiply(const LinearWeights& w, int64_t tile, int rows, int panel_begin, int panel_end,
-                const LinearOut& out) const {
+  void multiply(const LinearWeights& w, const Tile& tile, int panel_begin, int panel_end, const LinearOut& out) const {
     if (kind_ == WeightKind::i8) {
-      context_.kernels.linear_i8(w, context_.tile(in_, tile), rows, panel_begin, panel_end, out);
+      context_.kernels.linear_i8(w, context_.tile(in_, tile.index), tile.rows, panel_begin, panel_end, out);
     } else {
       const auto linear = kind_ == WeightKind::bf16 ? context_.kernels.linear_bf16 : context_.kernels.linear_f32;
-      linear(w, in_.row(tile * tile_rows_), in_.ld, rows, panel_begin, panel_end, out);
+      linear(w, in_.row(tile.row), in_.ld, tile.rows, panel_begin, panel_end, out);
     }
   }
 
@@ -112,7 +123,7 @@ class Linear final : public CpuOp {
   LinearWeights w_;
   const float* bias_ = nullptr;
   int64_t panel_bytes_;
-  int64_t tile_rows_;
+  int64_t most_rows_;  // of a tile
 };
 
 }  // namespace

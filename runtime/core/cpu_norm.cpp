@@ -47,7 +47,7 @@ class Quantize final : public CpuOp {
   int64_t scratch_bytes() const override { return norm_ ? context_.kernels.tile_rows_i8 * in_.ld * 4 : 0; }
 
   void run(const CpuStep& step) override {
-    const int64_t tile_rows = context_.kernels.tile_rows_i8;
+    const int64_t tile_rows = even_tile_rows(step.rows(out_), context_.kernels.tile_rows_i8);
     context_.for_rows(step.rows(out_), out_.columns, tile_rows, [&](int64_t begin, int64_t end, int thread) {
       for (int64_t r = begin; r < end; r += tile_rows) {
         quantize_tile(r, static_cast<int>(std::min(tile_rows, end - r)), r / tile_rows, thread);
