@@ -29,8 +29,8 @@ struct Lines {
   }
 };
 
-// From how many lines on a bf16 page is widened to f32 once instead of in every row tile.
-constexpr int kWidenLines = 2 * kTileRows + 1;
+// From how many lines on a bf16 page is widened to f32 once instead of in every row tile: with more than two tiles.
+constexpr int kWidenLines = 2 * kMaxRows + 1;
 
 const float* widened(const float* page, int64_t, float*) { return page; }
 const float* widened(const bf16_t* page, int64_t elements, float* to) {
@@ -41,10 +41,10 @@ const float* widened(const bf16_t* page, int64_t elements, float* to) {
 // scores[line][page columns] of one page for every line that sees a position of it.
 template <typename T>
 void page_scores(const Lines& lines, const T* keys, int column, float* scores) {
-  for (int i = 0; i < lines.count; i += kTileRows) {
-    const int rows = lines.count - i < kTileRows ? lines.count - i : kTileRows;
+  for (int i = 0, rows; i < lines.count; i += rows) {
+    rows = rows_at_once(lines.count - i);
     if (lines.seen(i + rows - 1) <= column) continue;
-    const float* q[kTileRows];
+    const float* q[kMaxRows];
     for (int r = 0; r < rows; ++r) q[r] = lines.q(i + r);
     accumulate_rows(q, rows, keys, kPageTokens, lines.shape.head_size, kPageTokens,
                     scores + int64_t{i} * kContextSplit + column, kContextSplit, true);
@@ -80,11 +80,11 @@ void page_values(const Lines& lines, const T* values, int column, const float* s
   const auto in_page = [column](int seen) {
     return seen <= column ? 0 : seen - column < kPageTokens ? seen - column : kPageTokens;
   };
-  for (int i = 0; i < lines.count; i += kTileRows) {
-    const int rows = lines.count - i < kTileRows ? lines.count - i : kTileRows;
+  for (int i = 0, rows; i < lines.count; i += rows) {
+    rows = rows_at_once(lines.count - i);
     const int shared = in_page(lines.seen(i));
     if (in_page(lines.seen(i + rows - 1)) == 0) continue;
-    const float* p[kTileRows];
+    const float* p[kMaxRows];
     for (int r = 0; r < rows; ++r) p[r] = scores + int64_t{i + r} * kContextSplit + column;
     float* o = partial + i * stride + 2;
     if (shared > 0) accumulate_rows(p, rows, values, head_size, shared, head_size, o, stride, false);
@@ -96,6 +96,15 @@ void page_values(const Lines& lines, const T* values, int column, const float* s
                       false);
     }
   }
+}
+
+// Asks for the start of the keys or values of the page after the one that is computed: pages lie anywhere, so the
+// hardware's prefetchers start anew with each. Measured on Zen 1 with one to four bf16 heads of 64: 10 to 15 % of the
+// time.
+template <typename T>
+void prefetch(const T* p, int64_t elements) {
+  constexpr int64_t kBytes = 4096, kLine = 64, kSize = sizeof(T);
+  for (int64_t i = 0; i < elements && i < kBytes / kSize; i += kLine / kSize) __builtin_prefetch(p + i);
 }
 
 template <typename T>
@@ -116,6 +125,7 @@ void partial_of(const Lines& lines, int split, float* partial, float* scratch) {
     if (widen) {
       page_scores(lines, widened(pages[j], half, page), c, scores);
     } else {
+      if (c + kPageTokens < columns) prefetch(pages[j + 1], half);
       page_scores(lines, pages[j], c, scores);
     }
   }
@@ -127,6 +137,7 @@ void partial_of(const Lines& lines, int split, float* partial, float* scratch) {
     if (widen) {
       page_values(lines, widened(pages[j] + half, half, page), c, scores, partial);
     } else {
+      if (c + kPageTokens < columns) prefetch(pages[j + 1] + half, half);
       page_values(lines, pages[j] + half, c, scores, partial);
     }
   }

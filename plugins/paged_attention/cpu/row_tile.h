@@ -5,12 +5,16 @@
 
 namespace precast::PRECAST_LEVEL {
 
-// Rows × vectors of a tile. 3 × 4 fills AVX2's 16 registers (12 accumulators, one vector of b, one broadcast);
-// AVX-512 has 32.
+// Rows × vectors of a tile. On AVX2 3 × 4 fills the 16 registers (12 accumulators, one vector of b, one broadcast);
+// four rows, as of a KV head with four query heads, take 4 × 2 rather than go over b twice. AVX-512 has 32 registers.
 #if defined(PRECAST_ISA_AVX512)
-inline constexpr int kTileRows = 8, kTileVectors = 2;
+inline constexpr int kMaxRows = 8;
+constexpr int vectors_of(int) { return 2; }
+inline int rows_at_once(int left) { return left < kMaxRows ? left : kMaxRows; }
 #else
-inline constexpr int kTileRows = 3, kTileVectors = 4;
+inline constexpr int kMaxRows = 4;
+constexpr int vectors_of(int rows) { return rows <= 3 ? 4 : 2; }
+inline int rows_at_once(int left) { return left == 4 ? 4 : left < 3 ? left : 3; }
 #endif
 
 inline F32 load_any(const float* p) { return load(p); }
@@ -60,15 +64,16 @@ inline void tile_tail(const float* const* a, const T* b, int64_t ldb, int count,
 template <int Rows, typename T>
 void row_tile(const float* const* a, const T* b, int64_t ldb, int count, int columns, float* out, int64_t ldo,
               bool fresh) {
+  constexpr int kVectors = vectors_of(Rows);
   int c = 0;
-  for (; c + kTileVectors * kLanes <= columns; c += kTileVectors * kLanes) {
-    tile<Rows, kTileVectors>(a, b + c, ldb, count, out + c, ldo, fresh);
+  for (; c + kVectors * kLanes <= columns; c += kVectors * kLanes) {
+    tile<Rows, kVectors>(a, b + c, ldb, count, out + c, ldo, fresh);
   }
   for (; c + kLanes <= columns; c += kLanes) tile<Rows, 1>(a, b + c, ldb, count, out + c, ldo, fresh);
   if (c < columns) tile_tail<Rows>(a, b + c, ldb, count, columns - c, out + c, ldo, fresh);
 }
 
-// out [rows ≤ kTileRows][ldo] += a · b, b [count][ldb] of float or bf16_t.
+// out [rows ≤ kMaxRows][ldo] += a · b, b [count][ldb] of float or bf16_t.
 template <typename T>
 void accumulate_rows(const float* const* a, int rows, const T* b, int64_t ldb, int count, int columns, float* out,
                      int64_t ldo, bool fresh) {
@@ -79,9 +84,9 @@ void accumulate_rows(const float* const* a, int rows, const T* b, int64_t ldb, i
       return row_tile<2>(a, b, ldb, count, columns, out, ldo, fresh);
     case 3:
       return row_tile<3>(a, b, ldb, count, columns, out, ldo, fresh);
-#if defined(PRECAST_ISA_AVX512)
     case 4:
       return row_tile<4>(a, b, ldb, count, columns, out, ldo, fresh);
+#if defined(PRECAST_ISA_AVX512)
     case 5:
       return row_tile<5>(a, b, ldb, count, columns, out, ldo, fresh);
     case 6:
