@@ -106,7 +106,7 @@ class LLM:
         """Answers one prompt or a list of them (texts, lists of token ids, lists of messages), in their order.
 
         `params`: for all, or one for each. A request that fails on its own has finish_reason `error`; the others go on.
-        Raises RequestError when a prompt is refused (nothing runs then), EngineError when the engine fails.
+        Raises RequestError when a prompt is refused (the others are cancelled), EngineError when the engine fails.
         """
         items = as_list(prompts)
         outputs = []
