@@ -1,0 +1,194 @@
+#include <doctest/doctest.h>
+
+#include <deque>
+#include <memory>
+#include <random>
+
+#include "runtime/core/check.h"
+#include "runtime/core/scheduler.h"
+
+namespace precast {
+namespace {
+
+constexpr int32_t kPage = 32;
+
+ModelLimits limits(int32_t batch, int32_t tokens, int32_t seq_len = 512) {
+  return {100, batch, tokens, seq_len, kPage, 1};
+}
+
+std::unique_ptr<Sequence> sequence(RequestId id, int32_t prompt, int32_t max_length) {
+  auto s = std::make_unique<Sequence>();
+  s->id = id;
+  s->tokens.assign(static_cast<size_t>(prompt), static_cast<TokenId>(id));
+  s->num_prompt = prompt;
+  s->max_length = max_length;
+  return s;
+}
+
+// What a step has of each sequence: {rows, position after it}.
+std::vector<std::pair<int32_t, int32_t>> shares(const StepBatch& batch) {
+  std::vector<std::pair<int32_t, int32_t>> out;
+  for (const StepSequence& s : batch.sequences) out.emplace_back(s.num_rows, s.first_position + s.num_rows);
+  return out;
+}
+
+using Shares = std::vector<std::pair<int32_t, int32_t>>;
+
+TEST_CASE("decode comes first, prompts fill the rest in chunks that end on page borders") {
+  KvCache cache(100, kPage);
+  Scheduler scheduler(limits(8, 80), 0, 0, cache);
+  StepBatch batch;
+  auto a = sequence(1, 10, 100), b = sequence(2, 100, 200), c = sequence(3, 5, 100);
+  scheduler.add(a.get());
+  scheduler.admit();
+  REQUIRE(scheduler.schedule(batch));
+  scheduler.complete();
+  scheduler.append(*a, 7);
+  scheduler.add(b.get());
+  scheduler.add(c.get());
+  scheduler.admit();
+  // 79 rows are left: b may go to 79 and ends at 64; 15 are left, which c fits in.
+  REQUIRE(scheduler.schedule(batch));
+  CHECK(shares(batch) == Shares{{1, 11}, {64, 64}, {5, 5}});
+  CHECK(batch.logit_rows == std::vector<int32_t>{0, 69});
+  CHECK(scheduler.sampled()[1] == c.get());
+  scheduler.complete();
+  scheduler.append(*a, 7);
+  scheduler.append(*c, 7);
+  REQUIRE(scheduler.schedule(batch));
+  CHECK(shares(batch) == Shares{{1, 12}, {1, 6}, {36, 100}});
+  scheduler.complete();
+  for (auto* s : {a.get(), b.get(), c.get()}) scheduler.finish(*s);
+  CHECK(scheduler.empty());
+  CHECK(cache.num_available() == 100);
+}
+
+TEST_CASE("the first in the queue waits for pages, and nobody overtakes it") {
+  KvCache cache(4, kPage);
+  Scheduler scheduler(limits(8, 256), 0, 0, cache);
+  auto a = sequence(1, 40, 65), b = sequence(2, 40, 97), c = sequence(3, 1, 2);  // 2, 3, 1 pages
+  for (auto* s : {a.get(), b.get(), c.get()}) scheduler.add(s);
+  CHECK(scheduler.admit().size() == 1);
+  CHECK(scheduler.num_waiting() == 2);
+  scheduler.finish(*a);
+  CHECK(scheduler.admit().size() == 2);
+  scheduler.finish(*b);
+  scheduler.finish(*c);
+}
+
+TEST_CASE("a sequence can be finished in every state") {
+  KvCache cache(8, kPage);
+  Scheduler scheduler(limits(1, 64), 0, 0, cache);
+  StepBatch batch;
+  auto running = sequence(1, 100, 120), waiting = sequence(2, 100, 120);
+  scheduler.add(running.get());
+  scheduler.add(waiting.get());
+  scheduler.admit();
+  REQUIRE(scheduler.schedule(batch));
+  scheduler.complete();
+  CHECK(running->state == SequenceState::prefill);
+  CHECK(running->num_computed == 64);
+  scheduler.finish(*waiting);
+  scheduler.finish(*running);
+  CHECK(scheduler.empty());
+  CHECK(cache.num_available() == 8);
+}
+
+TEST_CASE("a budget below one page is refused") {
+  KvCache cache(8, kPage);
+  CHECK_THROWS_AS(Scheduler(limits(4, 64), kPage - 1, 0, cache), EngineError);
+  CHECK_NOTHROW(Scheduler(limits(4, 64), kPage, 0, cache));
+}
+
+// The policy as the header words it, written again in the plainest way: who has how many rows in the next step.
+struct Naive {
+  struct Item {
+    RequestId id;
+    int32_t prompt, max_length, length, computed, pages;
+  };
+  int32_t free_pages, budget, max_running;
+  std::deque<Item> waiting;
+  std::vector<Item> running;
+
+  std::vector<std::pair<RequestId, int32_t>> step() {
+    while (!waiting.empty() && static_cast<int32_t>(running.size()) < max_running && waiting[0].pages <= free_pages) {
+      free_pages -= waiting[0].pages;
+      running.push_back(waiting[0]);
+      waiting.pop_front();
+    }
+    std::vector<std::pair<RequestId, int32_t>> rows;
+    int32_t left = budget;
+    for (Item& item : running) {
+      if (item.computed < item.prompt) continue;
+      rows.emplace_back(item.id, 1);
+      ++item.computed;
+      --left;
+    }
+    for (Item& item : running) {
+      if (item.computed >= item.prompt || item.length > item.prompt) continue;
+      int32_t n = item.prompt - item.computed;
+      while (n > 0 && (n > left || (item.computed + n < item.prompt && (item.computed + n) % kPage != 0))) --n;
+      if (n == 0) continue;
+      rows.emplace_back(item.id, n);
+      item.computed += n;
+      left -= n;
+    }
+    for (size_t i = running.size(); i-- > 0;) {
+      Item& item = running[i];
+      if (item.computed < item.length) continue;
+      if (++item.length < item.max_length) continue;
+      free_pages += item.pages;
+      running.erase(running.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+    return rows;
+  }
+};
+
+void simulate(unsigned seed) {
+  std::mt19937 random(seed);
+  const auto pick = [&](int32_t low, int32_t high) { return low + static_cast<int32_t>(random() % (high - low + 1u)); };
+  const int32_t pages = pick(2, 12), budget = pick(kPage, 100), batch_size = pick(1, 6);
+  KvCache cache(pages, kPage);
+  Scheduler scheduler(limits(batch_size, budget), 0, 0, cache);
+  Naive naive{pages, budget, std::min(batch_size, budget - kPage + 1), {}, {}};
+  std::vector<std::unique_ptr<Sequence>> all;
+  StepBatch batch;
+  int32_t to_come = 20;
+  while (to_come > 0 || !scheduler.empty()) {
+    for (; to_come > 0 && pick(0, 2) == 0; --to_come) {
+      const int32_t max_length = pick(2, pages * kPage + 1), prompt = pick(1, max_length - 1);
+      all.push_back(sequence(static_cast<RequestId>(to_come), prompt, max_length));
+      scheduler.add(all.back().get());
+      naive.waiting.push_back({all.back()->id, prompt, max_length, prompt, 0, (max_length - 1 + kPage - 1) / kPage});
+    }
+    scheduler.admit();
+    const bool any = scheduler.schedule(batch);
+    scheduler.check();
+    std::vector<std::pair<RequestId, int32_t>> rows;
+    for (const StepSequence& s : batch.sequences) {
+      rows.emplace_back(static_cast<RequestId>(batch.tokens[static_cast<size_t>(s.first_row)]), s.num_rows);
+    }
+    REQUIRE(rows == naive.step());
+    REQUIRE(any == !rows.empty());
+    REQUIRE((any || scheduler.empty()));
+    if (!any) continue;
+    check_batch(batch, limits(batch_size, budget), pages);
+    const std::vector<Sequence*> sampled(scheduler.sampled().begin(), scheduler.sampled().end());
+    scheduler.complete();
+    for (Sequence* s : sampled) {
+      if (s->length() + 1 < s->max_length) {
+        scheduler.append(*s, static_cast<TokenId>(s->id));
+      } else {
+        scheduler.finish(*s);
+      }
+    }
+  }
+  REQUIRE(cache.num_available() == pages);
+}
+
+TEST_CASE("every step is what the plainest form of the policy says") {
+  for (unsigned seed = 0; seed < 300; ++seed) simulate(seed);
+}
+
+}  // namespace
+}  // namespace precast
