@@ -164,26 +164,21 @@ TokenId Sampler::draw(std::span<const float> logits, float max, const SamplingPa
   return static_cast<TokenId>(id);
 }
 
-// Fills weights_, buckets_ and the sums of each bucket.
+// Fills weights_ and buckets_.
 void Sampler::weigh(std::span<const float> logits, float max, float inverse_temperature) {
-  std::fill(bucket_counts_.begin(), bucket_counts_.end(), 0);
-  std::fill(bucket_weights_.begin(), bucket_weights_.end(), 0);
   constexpr float kDeepest = (kBuckets - 0.5f) / kBucketsPerNat;
   for (size_t begin = 0; begin < logits.size(); begin += kTile) {
     const size_t n = std::min(kTile, logits.size() - begin);
-    float depth[kTile];
+    const float* x = logits.data() + begin;
     float weight[kTile];
+    int32_t bucket[kTile];
     for (size_t i = 0; i < n; ++i) {
-      depth[i] = (max - logits[begin + i]) * inverse_temperature;
-      weight[i] = exp_nonpositive(-depth[i]) * kUnit;
+      const float depth = (max - x[i]) * inverse_temperature;
+      weight[i] = exp_nonpositive(-depth) * kUnit;
+      bucket[i] = static_cast<int32_t>((depth < kDeepest ? depth : kDeepest) * kBucketsPerNat);
     }
-    for (size_t i = 0; i < n; ++i) {
-      const auto bucket = static_cast<uint8_t>(std::min(depth[i], kDeepest) * kBucketsPerNat);
-      weights_[begin + i] = static_cast<uint64_t>(weight[i]);
-      buckets_[begin + i] = bucket;
-      ++bucket_counts_[bucket];
-      bucket_weights_[bucket] += weights_[begin + i];
-    }
+    for (size_t i = 0; i < n; ++i) buckets_[begin + i] = static_cast<uint8_t>(bucket[i]);
+    for (size_t i = 0; i < n; ++i) weights_[begin + i] = static_cast<uint64_t>(weight[i]);
   }
 }
 
@@ -191,7 +186,14 @@ void Sampler::weigh(std::span<const float> logits, float max, float inverse_temp
 // finds the border among those.
 uint64_t Sampler::last_kept(std::span<const float> logits, const SamplingParams& params) {
   const auto k = static_cast<size_t>(params.top_k);
-  const uint64_t total = std::accumulate(bucket_weights_.begin(), bucket_weights_.end(), uint64_t{0});
+  uint64_t total = 0;
+  std::fill(bucket_counts_.begin(), bucket_counts_.end(), 0);
+  std::fill(bucket_weights_.begin(), bucket_weights_.end(), 0);
+  for (size_t id = 0; id < logits.size(); ++id) {
+    ++bucket_counts_[buckets_[id]];
+    bucket_weights_[buckets_[id]] += weights_[id];
+    total += weights_[id];
+  }
   const uint64_t wanted = share(params.top_p, total);
   size_t count = 0;
   uint64_t mass = 0;
