@@ -10,6 +10,9 @@ namespace {
 // without end on a machine with more threads than CPUs would take the CPU from the very thread that is waited for.
 constexpr int kSpins = 2000;
 
+// An item number that is beyond every count: no ticket of the job is to be had.
+constexpr uint64_t kClosed = 0xFFFFFFFFu;
+
 // Until `value` differs from `old`.
 uint32_t wait_for_change(const std::atomic<uint32_t>& value, uint32_t old) {
   for (int i = 0; i < kSpins; ++i) {
@@ -42,8 +45,11 @@ void ThreadPool::stop() {
 }
 
 void ThreadPool::run(Call call, const void* fn, int count) {
-  // All items of the job before are done, so nobody holds a ticket: the fields are ours until the new tickets appear.
+  // All items of the job before are done, but a thread that comes late may still hold that job's last ticket. Were
+  // count_ raised while ticket_ is as it was, it would take an item that the job never had. So the tickets are closed
+  // first: who took one before the exchange read the old fields, who comes after it fails.
   const uint32_t job = job_.load(std::memory_order_relaxed) + 1;
+  ticket_.exchange(uint64_t{job - 1} << 32 | kClosed, std::memory_order_acq_rel);
   call_.store(call, std::memory_order_relaxed);
   fn_.store(fn, std::memory_order_relaxed);
   count_.store(count, std::memory_order_relaxed);

@@ -65,6 +65,18 @@ TEST_CASE("results of one job are the input of the next") {
   for (const int value : values) CHECK(value == 300 * 299 / 2 + 300);
 }
 
+TEST_CASE("a thread that comes late to a small job takes nothing of it when a large one follows") {
+  ThreadPool pool(4);
+  std::vector<std::atomic<int>> runs(64);
+  for (int round = 0; round < 20000; ++round) {
+    pool.parallel_for(2,
+                      [&](int item, int) { runs[static_cast<size_t>(item)].fetch_add(1, std::memory_order_relaxed); });
+    pool.parallel_for(64,
+                      [&](int item, int) { runs[static_cast<size_t>(item)].fetch_add(1, std::memory_order_relaxed); });
+  }
+  for (size_t item = 0; item < runs.size(); ++item) CHECK(runs[item].load() == (item < 2 ? 40000 : 20000));
+}
+
 TEST_CASE("an idle pool uses no CPU") {
   ThreadPool pool(4);
   pool.parallel_for(100, [](int, int) {});
