@@ -54,16 +54,16 @@ class Linear final : public CpuOp {
 
   void run(const CpuStep& step) override {
     const int64_t rows = step.rows(out_), tile_rows = even_tile_rows(rows, most_rows_);
-    const int64_t tiles = divide_up(rows, tile_rows), panels = w_.n / kPanel;
-    const int64_t wanted = kItemsPerThread * context_.pool.num_threads();
-    const int64_t block = block_panels(panels / wanted), blocks = divide_up(panels, block);
+    const int64_t tiles = divide_up(rows, tile_rows), panels = w_.n / kPanel, pairs = divide_up(panels, 2);
+    const int64_t wanted = kItemsPerThread * context_.pool.num_threads(), blocks = num_blocks(panels, wanted);
     const int64_t groups = std::min(tiles, divide_up(wanted, blocks));  // of row tiles
     const int64_t group_tiles = groups == 0 ? 0 : divide_up(tiles, groups);
     context_.pool.parallel_for(static_cast<int>(blocks * groups), [&](int item, int thread) {
-      const int64_t panel = item / groups * block, first = item % groups * group_tiles;
+      const int64_t block = item / groups, first = item % groups * group_tiles;
+      const int64_t begin = pairs * block / blocks * 2, end = std::min(panels, pairs * (block + 1) / blocks * 2);
       for (int64_t t = first; t < std::min(tiles, first + group_tiles); ++t) {
         const Tile tile{t, t * tile_rows, static_cast<int>(std::min(tile_rows, rows - t * tile_rows))};
-        run_tile(step, tile, static_cast<int>(panel), static_cast<int>(std::min(panels, panel + block)), thread);
+        run_tile(step, tile, static_cast<int>(begin), static_cast<int>(end), thread);
       }
     });
   }
@@ -74,11 +74,15 @@ class Linear final : public CpuOp {
     int rows;
   };
 
-  // Panels of a block; `share`: those that each item would get if there were just enough items.
-  int64_t block_panels(int64_t share) const {
+  // Blocks that the panels are cut into, as evenly as pairs of panels can be: few enough to be no smaller than the
+  // kernels like them, many enough to stay in the cache, and a multiple of the threads, so that none waits for
+  // another's extra one.
+  int64_t num_blocks(int64_t panels, int64_t wanted) const {
+    const int64_t threads = context_.pool.num_threads();
     const int64_t least = kind_ == WeightKind::i8 ? kMinPanels : kMinFloatPanels;
-    const int64_t most = std::max(least, kBlockBytes / panel_bytes_ / 2 * 2);
-    return std::clamp(round_up(share, 2), kMinPanels, most);
+    const int64_t most = std::max(least, kBlockBytes / panel_bytes_);
+    const int64_t blocks = std::min(std::max(wanted, divide_up(panels, most)), std::max<int64_t>(1, panels / least));
+    return blocks < threads ? blocks : blocks / threads * threads;
   }
 
   void run_tile(const CpuStep& step, const Tile& tile, int panel_begin, int panel_end, int thread) const {
