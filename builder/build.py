@@ -54,6 +54,7 @@ def build(
     files.require_room(output_dir, engine.size)
     if available_memory is not None:
         refuse_without_memory(engine.memory, config, available_memory)
+    engine = cpu_engine.with_tactics(engine, cpu_model(), progress)
     description = _describe(source, config, engine)
     with files.new_folder(output_dir, replaces=FORMAT) as folder:
         engine.write(folder / "rank0.engine", description["numerics_id"], progress)

@@ -5,6 +5,7 @@ Layout of the cache folder ($PRECAST_CACHE, else ~/.cache/precast):
     engines/<key>/            one engine; appears by one rename
     engines/.<key>.tmp-*      work in progress, or what a kill left of it: swept by whoever holds the key's lock next
     locks/<key>.lock          held while an engine is made or removed: concurrent builders of one key make it once
+    timings.json              which tactics were fastest on this machine (targets/cpu/tactics.py)
     digests.json              SHA-256 of source files by (path, size, mtime), so that a second start hashes nothing
 
 Anything else in the folder belongs to others and is never touched.
@@ -36,7 +37,7 @@ DEFAULT_MAX_BYTES = 64 << 30
 MODEL_SUFFIXES = (".gguf", ".jinja", ".json", ".model", ".safetensors", ".txt")
 """What a model folder's content is: weights, configs, tokenizers, templates; not its pictures, licence or pickles."""
 
-MAX_DIGESTS = 1000
+MAX_KEPT = 1000
 
 _KEY = re.compile(r"[0-9a-f]{32}\Z")
 _WORK = re.compile(r"\.([0-9a-f]{32})\.tmp-")
@@ -147,7 +148,7 @@ def prune(max_bytes: int, keep: str | None = None) -> list[Entry]:
 def content_digest(path: Path) -> str:
     """SHA-256 over the names and bytes of a model: a file, or the files of a folder that have MODEL_SUFFIXES."""
     members = [path] if path.is_file() else sorted(p for p in path.iterdir() if p.suffix in MODEL_SUFFIXES)
-    known = _known_digests()
+    known = load("digests.json")
     parts, fresh = [], {}
     for member in members:
         if not member.is_file():
@@ -159,8 +160,27 @@ def content_digest(path: Path) -> str:
                 fresh[tag] = hashlib.file_digest(file, "sha256").hexdigest()
         parts.append((member.name, fresh.get(tag) or known[tag]))
     if fresh:
-        _store_digests(_known_digests() | fresh)
+        store("digests.json", load("digests.json") | fresh)
     return digest(parts)
+
+
+def load(name: str) -> dict[str, Any]:
+    """A JSON object that is kept in the cache folder; {} when there is none or it is damaged."""
+    try:
+        known = json.loads((cache_dir() / name).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def store(name: str, known: dict[str, Any]) -> None:
+    """Keeps the last MAX_KEPT items of a JSON object. Losing the race with another writer, or a cache that cannot be
+    written, costs the work of finding it out again."""
+    with suppress(OSError):
+        cache_dir().mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{name}.tmp-", dir=cache_dir()) as folder:
+            files.write_json(Path(folder) / name, dict(list(known.items())[-MAX_KEPT:]))
+            files.replace(Path(folder) / name, cache_dir() / name)
 
 
 def _engines() -> Path:
@@ -265,20 +285,3 @@ def _max_bytes() -> int:
     if not named.isdigit():
         raise PrecastError(f"PRECAST_CACHE_MAX_BYTES must be a number of bytes, not {named!r}")
     return int(named)
-
-
-def _known_digests() -> dict[str, Any]:
-    try:
-        known = json.loads((cache_dir() / "digests.json").read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return known if isinstance(known, dict) else {}
-
-
-def _store_digests(known: dict[str, Any]) -> None:
-    """Losing the race with another writer, or a cache that cannot be written, costs a hash the next time."""
-    with suppress(OSError):
-        cache_dir().mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".digests.tmp-", dir=cache_dir()) as folder:
-            files.write_json(Path(folder) / "digests.json", dict(list(known.items())[-MAX_DIGESTS:]))
-            files.replace(Path(folder) / "digests.json", cache_dir() / "digests.json")

@@ -17,6 +17,7 @@ LABELS = {
     "wait": "Waiting for a build",
     "fetch": "Fetching the model",
     "convert": "Converting",
+    "time": "Timing kernels",
     "pack": "Packing weights",
     "check": "Checking the engine",
 }

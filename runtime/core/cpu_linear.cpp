@@ -7,7 +7,7 @@ namespace {
 
 // Weights of a block are read from memory once and then serve every row tile, so they have to stay in the L2 cache
 // beside a tile of activations (kernels.h). bf16 and f32 kernels pack the activations in each call and so want more
-// panels.
+// panels. The op's block_bytes, chosen by timing when the engine was built, replaces it.
 constexpr int64_t kBlockBytes = 128 << 10;
 constexpr int64_t kMinFloatPanels = 8;
 // The int8 kernels take up to four panels at a time. Even, like every block: gate and up stay together.
@@ -46,6 +46,7 @@ class Linear final : public CpuOp {
     if (has_bias) bias_ = maker.vector(i8 ? 2 : 1, padded_n);
     w_ = packed_weights(maker, w, padded_n, padded_k(kind_, k, in.group), in.group, scale);
     panel_bytes_ = static_cast<int64_t>(w.length) / (padded_n / kPanel);
+    if (attributes.values.contains("block_bytes")) block_bytes_ = attributes.integer("block_bytes", 1, 1 << 30);
     most_rows_ = i8 ? context_.kernels.tile_rows_i8 : context_.kernels.tile_rows_float;
   }
 
@@ -80,7 +81,7 @@ class Linear final : public CpuOp {
   int64_t num_blocks(int64_t panels, int64_t wanted) const {
     const int64_t threads = context_.pool.num_threads();
     const int64_t least = kind_ == WeightKind::i8 ? kMinPanels : kMinFloatPanels;
-    const int64_t most = std::max(least, kBlockBytes / panel_bytes_);
+    const int64_t most = std::max(least, block_bytes_ / panel_bytes_);
     const int64_t blocks = std::min(std::max(wanted, divide_up(panels, most)), std::max<int64_t>(1, panels / least));
     return blocks < threads ? blocks : blocks / threads * threads;
   }
@@ -127,6 +128,7 @@ class Linear final : public CpuOp {
   LinearWeights w_;
   const float* bias_ = nullptr;
   int64_t panel_bytes_;
+  int64_t block_bytes_ = kBlockBytes;
   int64_t most_rows_;  // of a tile
 };
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from precast._native import kernels
+from precast._native import kernels, runtime
 from precast.builder.engine_file import EngineWriter, aligned
 from precast.builder.graph import Graph, Value
 from precast.builder.models.decoder import decoder
@@ -18,6 +18,7 @@ from precast.builder.passes import lower
 from precast.builder.passes.memory import plan_memory
 from precast.builder.plan import Attribute, Buffer, Plan, PlanOp
 from precast.builder.rope import F32, inverse_frequencies
+from precast.builder.targets.cpu import tactics
 from precast.builder.targets.cpu.memory import MemoryNeed, estimate
 from precast.builder.targets.cpu.sections import Section, Sections
 from precast.builder.weights import Checkpoint
@@ -83,6 +84,28 @@ def prepare(checkpoint: Checkpoint, config: BuildConfig) -> CpuEngine:
     memory = estimate(plan, [section.length for section in sections.made.values()])
     rope_digest = hashlib.sha256(rope[0].tobytes() + struct.pack("<d", rope[1])).hexdigest()[:32]
     return CpuEngine(isa, plan, sections.made, {}, memory, rope_digest)
+
+
+def with_tactics(engine: CpuEngine, cpu: str, progress: Progress) -> CpuEngine:
+    """The engine with its kernels' choices made by timing on this machine, whose CPU is named `cpu`."""
+    plan, sections = engine.plan, engine.sections
+    shapes = {op.outputs: _linear_shape(plan, op, sections) for op in plan.ops if op.kernel == "linear"}
+    chosen = tactics.choose(list(shapes.values()), plan.attributes, cpu, runtime.available_cpus(), progress)
+    ops = tuple(
+        replace(op, attributes=op.attributes | {"block_bytes": chosen[shapes[op.outputs]]})
+        if op.outputs in shapes and shapes[op.outputs] in chosen
+        else op
+        for op in plan.ops
+    )
+    record = {shape.key(): {"block_bytes": block_bytes} for shape, block_bytes in chosen.items()}
+    return replace(engine, plan=replace(plan, ops=ops), tactics=record)
+
+
+def _linear_shape(plan: Plan, op: PlanOp, sections: dict[str, Section]) -> tactics.LinearShape:
+    read, written = plan.buffers[op.inputs[0]], plan.buffers[op.outputs[0]]
+    n, k = int(op.attributes["n"]), int(op.attributes["k"])
+    tag = sections[op.weights[0]].tag
+    return tactics.LinearShape(tag, read.group, n, k, str(op.attributes["epilogue"]), written.rows == "S")
 
 
 def _refuse_unknown_ops(graph: Graph) -> None:
