@@ -58,7 +58,7 @@ class Plan:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Plan:
-        """Reads the binary form. Raises ValueError when it is damaged."""
+        """Reads the binary form. Raises ValueError when it is damaged, also when an op names a buffer that is none."""
         reader = _Reader(data)
         try:
             plan = cls(reader.attributes(), tuple(reader.buffers()), tuple(reader.ops()))
@@ -66,6 +66,9 @@ class Plan:
             raise ValueError(f"damaged plan: {error}") from None
         if reader.place != len(data):
             raise ValueError("damaged plan: bytes are left over")
+        for op in plan.ops:
+            if any(number >= len(plan.buffers) for number in (*op.inputs, *op.outputs)):
+                raise ValueError(f"damaged plan: op {op.kernel!r} names a buffer that does not exist")
         return plan
 
     def to_text(self) -> str:

@@ -31,9 +31,18 @@ BUFFERS = st.builds(
     st.integers(-(2**31), 2**31 - 1),
     st.integers(0, 2**32 - 1),
 )
-NUMBERS = st.lists(st.integers(0, 2**32 - 1), max_size=3).map(tuple)
-OPS = st.builds(PlanOp, NAMES, NUMBERS, NUMBERS, st.lists(NAMES, max_size=3).map(tuple), ATTRIBUTES)
-PLANS = st.builds(Plan, ATTRIBUTES, st.lists(BUFFERS, max_size=5).map(tuple), st.lists(OPS, max_size=5).map(tuple))
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    """Any plan whose ops name buffers that exist."""
+    buffers = tuple(draw(st.lists(BUFFERS, max_size=5)))
+    numbers = st.lists(st.integers(0, len(buffers) - 1), max_size=3).map(tuple) if buffers else st.just(())
+    ops = st.builds(PlanOp, NAMES, numbers, numbers, st.lists(NAMES, max_size=3).map(tuple), ATTRIBUTES)
+    return Plan(draw(ATTRIBUTES), buffers, tuple(draw(st.lists(ops, max_size=5))))
+
+
+PLANS = plans()
 
 
 @given(PLANS)
@@ -50,6 +59,12 @@ def test_a_damaged_plan_is_an_error_or_another_plan(plan: Plan, data: st.DataObj
     for damaged in (bytes(raw), bytes(raw[:cut])):
         with contextlib.suppress(ValueError):
             Plan.from_bytes(damaged)
+
+
+def test_a_plan_whose_op_names_no_buffer_is_an_error() -> None:
+    plan = Plan({}, (Buffer("x", "f32", "T", 4, 0, 0),), (PlanOp("quantize", (0,), (1,), ()),))
+    with pytest.raises(ValueError, match="'quantize' names a buffer that does not exist"):
+        Plan.from_bytes(plan.to_bytes())
 
 
 def write_engine(path: Path, sections: dict[str, bytes]) -> None:

@@ -55,7 +55,7 @@ class CpuEngine:
         return place
 
     def write(self, path: Path, numerics_id: str, progress: Progress) -> None:
-        """Packs and writes the file; peak memory is about three times the largest weight."""
+        """Packs and writes the file; peak memory is about twice the largest packed weight."""
         plan = Plan(self.plan.attributes | {"numerics_id": numerics_id}, self.plan.buffers, self.plan.ops).to_bytes()
         order = [("plan", "plan.v0", len(plan)), *((n, s.tag, s.length) for n, s in self.sections.items())]
         writer = EngineWriter(path, order)
@@ -81,7 +81,7 @@ def prepare(checkpoint: Checkpoint, config: BuildConfig) -> CpuEngine:
     ops = tuple(_plan_ops(graph, sections, *rope))
     sections.add_vocab(checkpoint.folder)
     plan = Plan(_attributes(checkpoint.config, config, isa), _buffers(graph), ops)
-    memory = estimate(plan, [section.length for section in sections.made.values()])
+    memory = estimate(plan, sections.made.values())
     rope_digest = hashlib.sha256(rope[0].tobytes() + struct.pack("<d", rope[1])).hexdigest()[:32]
     return CpuEngine(isa, plan, sections.made, {}, memory, rope_digest)
 

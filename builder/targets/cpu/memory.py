@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 from precast.builder.plan import Plan
+from precast.builder.targets.cpu.sections import Section
+from precast.plugins.linear.layout import LAYOUTS
 
 PAGE_TOKENS = 32
 """Tokens of a KV page."""
 
-PACK_COPIES = 3
-"""Packing holds the largest weight about three times: gate and up interleaved, a padded block, the packed result."""
+PACK_COPIES = 2
+"""Packing holds a weight about twice: gate and up interleaved, and the packed result."""
 
 PACK_OVERHEAD = 100 << 20
 """The interpreter, numpy and the tokenizer."""
@@ -31,8 +34,10 @@ class MemoryNeed:
         return {f"{name}_bytes": size for name, size in asdict(self).items()}
 
 
-def estimate(plan: Plan, lengths: list[int]) -> MemoryNeed:
-    """`lengths`: of the sections, in bytes. `kv_per_sequence`: KV pages of one sequence of max_seq_len tokens."""
+def estimate(plan: Plan, sections: Iterable[Section]) -> MemoryNeed:
+    """`kv_per_sequence`: KV pages of one sequence of max_seq_len tokens. What is not packed is written from its map."""
+    listed = list(sections)
+    packed = [section.length for section in listed if section.tag in LAYOUTS]
     a = plan.attributes
 
     def integer(name: str) -> int:
@@ -45,9 +50,9 @@ def estimate(plan: Plan, lengths: list[int]) -> MemoryNeed:
     token = 2 * integer("num_layers") * integer("num_kv_heads") * integer("head_size")
     token *= 4 if a["kv_cache_dtype"] == "float32" else 2
     return MemoryNeed(
-        weights=sum(lengths),
+        weights=sum(section.length for section in listed),
         activations=sum(slots.values()),
         logits=4 * integer("vocab_size") * integer("max_batch_size"),
         kv_per_sequence=token * -(-integer("max_seq_len") // PAGE_TOKENS) * PAGE_TOKENS,
-        build=PACK_COPIES * max(lengths) + PACK_OVERHEAD,
+        build=PACK_COPIES * max(packed) + PACK_OVERHEAD,
     )
