@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 VOCAB = 320
 
@@ -43,6 +44,28 @@ def tiny_llama(folder: Path, seed: int = 0, dtype: torch.dtype = torch.float32, 
                 weight.copy_(torch.rand_like(weight) + 0.5)
     model = model.to(dtype).eval()
     model.save_pretrained(folder)
+    return model
+
+
+def tiny_chat_model(folder: Path, **changes: Any) -> LlamaForCausalLM:
+    """As `tiny_llama`, with a byte-level tokenizer of VOCAB tokens, a chat template and a generation config."""
+    model = tiny_llama(folder, **changes)
+    rust = Tokenizer(models.BPE())
+    rust.pre_tokenizer, rust.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    special = ["<unk>", "<s>", "</s>", "<|user|>", "<|assistant|>", "<|system|>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    rust.train_from_iterator(
+        ["the quick brown fox jumps over the lazy dog, and the dog sleeps on in the sun"] * 2,
+        trainers.BpeTrainer(vocab_size=VOCAB, special_tokens=special, initial_alphabet=alphabet, show_progress=False),
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=rust, unk_token="<unk>", bos_token="<s>", eos_token="</s>", extra_special_tokens=special[3:]
+    )
+    tokenizer.chat_template = (
+        "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{{ eos_token }}{% endfor %}"
+        "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    )
+    tokenizer.save_pretrained(folder)
     return model
 
 

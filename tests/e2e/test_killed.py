@@ -1,0 +1,98 @@
+"""SIGKILL and Ctrl-C while artifacts are written: nothing half-made is left to load, and the next run succeeds."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.command_line import precast, start
+from tests.tiny import tiny_chat_model
+
+ROUNDS = 6
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Large enough that writing it takes a while: 50 MB."""
+    folder = tmp_path_factory.mktemp("larger") / "hf"
+    tiny_chat_model(folder, hidden_size=512, intermediate_size=2048, num_hidden_layers=3, head_dim=64)
+    return folder
+
+
+def leftovers(parent: Path) -> list[Path]:
+    """Unfinished folders."""
+    return list(parent.rglob(".*.tmp-*"))
+
+
+def stop_at_work(running: subprocess.Popen[bytes], parent: Path, number: int, delay: float) -> None:
+    """Sends a signal `delay` seconds after the command has begun to write."""
+    while running.poll() is None and not leftovers(parent):
+        time.sleep(0.002)
+    time.sleep(delay)
+    running.send_signal(number)
+    running.communicate()
+
+
+def delays(seed: int) -> Iterator[float]:
+    return iter([0.0, *(random.Random(seed).uniform(0, 0.4) for _ in range(ROUNDS - 1))])
+
+
+def test_convert_killed_then_run_again(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out" / "checkpoint"
+    out.parent.mkdir()
+    command = ("convert", source, "--output-dir", out, "--quant", "int8")
+    killed = 0
+    for delay in delays(1):
+        running = start(*command)
+        stop_at_work(running, out.parent, signal.SIGKILL, delay)
+        killed += running.returncode == -signal.SIGKILL
+        if out.exists():
+            precast("inspect", out).done()
+    assert killed > 0
+    precast(*command).done()
+    precast("inspect", out).done()
+    assert [path.name for path in out.parent.iterdir()] == ["checkpoint"]
+
+
+def test_build_killed_then_run_again(source: Path, tmp_path: Path) -> None:
+    precast("convert", source, "--output-dir", tmp_path / "checkpoint", "--quant", "int8").done()
+    out = tmp_path / "out" / "engine"
+    out.parent.mkdir()
+    command = ("build", tmp_path / "checkpoint", "--output-dir", out)
+    killed = 0
+    for delay in delays(2):
+        running = start(*command)
+        stop_at_work(running, out.parent, signal.SIGKILL, delay)
+        killed += running.returncode == -signal.SIGKILL
+        if out.exists():
+            precast("inspect", out, "--verify").done()
+    assert killed > 0
+    precast(*command).done()
+    precast("inspect", out, "--verify").done()
+    assert [path.name for path in out.parent.iterdir()] == ["engine"]
+
+
+def test_run_of_a_model_killed_then_run_again(source: Path, tmp_path: Path) -> None:
+    command = ("run", source, "the dog", "--max-tokens", 2)
+    cache = {"PRECAST_CACHE": str(tmp_path / "cache")}
+    for delay in delays(3):
+        running = start(*command, **cache)
+        stop_at_work(running, tmp_path, signal.SIGKILL, delay)
+        assert precast("cache", "verify", **cache).code == 0
+    precast(*command, **cache).done()
+    assert precast("cache", "verify", **cache).done().endswith(" ok\n")
+    assert leftovers(tmp_path) == []
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_cancelled_command_leaves_nothing(source: Path, tmp_path: Path, number: int, code: int) -> None:
+    running = start("convert", source, "--output-dir", tmp_path / "checkpoint", "--quant", "int8")
+    stop_at_work(running, tmp_path, number, 0.02)
+    assert running.returncode == code
+    assert list(tmp_path.iterdir()) == []
