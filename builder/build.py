@@ -8,15 +8,18 @@ import platform
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from precast import __version__, files
 from precast.builder.options import BuildConfig, BuildOptions, resolve
-from precast.builder.targets.cpu import engine as cpu_engine
-from precast.builder.targets.cpu.memory import MemoryNeed
-from precast.builder.weights import Checkpoint
+from precast.builder.targets.cpu import NUMERICS_VERSION
 from precast.errors import BuildError
 from precast.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from precast.builder.targets.cpu.engine import CpuEngine
+    from precast.builder.targets.cpu.memory import MemoryNeed
+    from precast.builder.weights import Checkpoint
 
 FORMAT = "precast-engine"
 FORMAT_VERSION = 0
@@ -48,6 +51,10 @@ def build(
     both before a weight is read.
     """
     files.refuse_foreign(output_dir, replaces=FORMAT)
+    # Imported here: who only looks into the build cache waits for none of it.
+    from precast.builder.targets.cpu import engine as cpu_engine
+    from precast.builder.weights import Checkpoint
+
     source = Checkpoint(checkpoint)
     config = resolve(options or BuildOptions(), source.config)
     engine = cpu_engine.prepare(source, config)
@@ -66,7 +73,7 @@ def build(
             check(folder)
 
 
-def _describe(source: Checkpoint, config: BuildConfig, engine: cpu_engine.CpuEngine) -> dict[str, Any]:
+def _describe(source: Checkpoint, config: BuildConfig, engine: CpuEngine) -> dict[str, Any]:
     """The engine's config.json."""
     hashed = checkpoint_hash(source.folder)
     numerics = {
@@ -74,7 +81,7 @@ def _describe(source: Checkpoint, config: BuildConfig, engine: cpu_engine.CpuEng
         "isa": engine.isa,
         "kv_cache_dtype": config.kv_cache_dtype,
         "rope": engine.rope_digest,
-        "kernels": cpu_engine.NUMERICS_VERSION,
+        "kernels": NUMERICS_VERSION,
     }
     everything = numerics | asdict(config) | {"precast": __version__, "tactics": engine.tactics}
     return {

@@ -11,13 +11,13 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from precast import files
 from precast.errors import EngineError
+
+if TYPE_CHECKING:  # reading needs no numpy, so that a start from the cache does not wait for its import
+    import numpy.typing as npt
 
 MAGIC = b"PRECAST\0"
 FORMAT_VERSION = 0
@@ -53,7 +53,7 @@ def aligned(offset: int, length: int) -> int:
 def _table_entry(section: Section) -> bytes:
     name, tag = section.name.encode(), section.tag.encode()
     head = struct.pack("<H", len(name)) + name + struct.pack("<H", len(tag)) + tag
-    checksums = np.asarray(section.checksums, "<u4").tobytes()
+    checksums = struct.pack(f"<{len(section.checksums)}I", *section.checksums)
     return head + struct.pack("<QQI", section.offset, section.length, CHECKSUM_BLOCK) + checksums
 
 
@@ -83,7 +83,7 @@ class EngineWriter:
     def add(self, name: str, data: npt.NDArray[Any] | bytes) -> None:
         """Writes the next section. Raises ValueError when name or length is not what was announced."""
         section = self._planned[len(self._written)]
-        raw = data if isinstance(data, bytes) else np.ascontiguousarray(data).reshape(-1).view(np.uint8).data
+        raw = data if isinstance(data, bytes) else data.ravel().view("u1").data
         view = memoryview(raw)
         if section.name != name or section.length != len(view):
             raise ValueError(f"section {name} ({len(view)} bytes) is not the announced {section}")

@@ -6,19 +6,16 @@ import math
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from precast import files
 from precast.checkpoint import FORMAT, ModelConfig, Quantization, tensor_shapes
 from precast.errors import SourceError
 from precast.progress import Progress, silent
-from precast.quantize.account import account
-from precast.quantize.families import family_of
-from precast.quantize.families.family import Family
-from precast.quantize.report import report
-from precast.quantize.rows import RotatedRows, Rows
-from precast.quantize.sources import open_source
-from precast.quantize.weights import Weights
-from precast.safetensors_file import DTYPES, SafetensorsWriter
+
+if TYPE_CHECKING:
+    from precast.quantize.families.family import Family
+    from precast.quantize.weights import Weights
 
 DEFAULT_ACTIVATION_GROUP = 32
 """Columns that share an int8 activation scale. Perplexity of SmolLM2's built engine on 10,220 tokens against fp32, head
@@ -47,6 +44,15 @@ def convert(source: Path, output_dir: Path, options: ConvertOptions | None = Non
     Everything that can be refused is refused before a tensor is read: unknown family or settings, missing, unread or
     misshapen tensors, a broken tokenizer, no room. Raises SourceError, and PrecastError for the output folder.
     """
+    # Imported here: who only looks into the build cache, with ConvertOptions in hand, waits for none of it.
+    from precast.quantize.account import account
+    from precast.quantize.families import family_of
+    from precast.quantize.report import report
+    from precast.quantize.rows import RotatedRows, Rows
+    from precast.quantize.sources import open_source
+    from precast.quantize.weights import Weights
+    from precast.safetensors_file import DTYPES
+
     chosen = options or ConvertOptions()
     files.refuse_foreign(output_dir, replaces=FORMAT)
     opened = open_source(source)
@@ -66,6 +72,8 @@ def convert(source: Path, output_dir: Path, options: ConvertOptions | None = Non
 
 
 def _write(path: Path, weights: Weights, progress: Progress) -> None:
+    from precast.safetensors_file import SafetensorsWriter
+
     total = len(weights.shapes)
     writer = SafetensorsWriter(path, weights.shapes)
     try:

@@ -1,4 +1,4 @@
-"""The Python API: `LLM` for threads and scripts, `AsyncLLM` for asyncio."""
+"""The Python API for threads and scripts: `LLM`. Its twin for asyncio is `async_llm.py`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from precast._native import kernels
 from precast._native import runtime as native
 from precast.errors import EngineError, RequestError
 from precast.progress import Progress, silent
-from precast.runtime.async_llm import AsyncLLM
 from precast.runtime.output import Logprob, RequestOutput, Timings, TokenLogprobs, Usage
 from precast.runtime.prompts import as_list, named, params_for
 from precast.runtime.sampling import SamplingParams
@@ -24,7 +23,6 @@ from precast.runtime.session import Message, Prompt, Session
 
 __all__ = [
     "LLM",
-    "AsyncLLM",
     "Logprob",
     "RequestOutput",
     "SamplingParams",

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from precast.pipeline import LLM, AsyncLLM
+    from precast.async_llm import AsyncLLM
+    from precast.pipeline import LLM
     from precast.runtime.llm import RequestOutput, SamplingParams
 
 _HOMES = {
     "LLM": "precast.pipeline",
-    "AsyncLLM": "precast.pipeline",
+    "AsyncLLM": "precast.async_llm",
     "RequestOutput": "precast.runtime.llm",
     "SamplingParams": "precast.runtime.llm",
 }

@@ -88,8 +88,8 @@ def _through_cache(
 ) -> Path:
     from precast.builder import BuildOptions, build_cache
     from precast.builder.build import cpu_model
-    from precast.builder.targets.cpu.engine import NUMERICS_VERSION
-    from precast.quantize.convert import ConvertOptions
+    from precast.builder.targets.cpu import NUMERICS_VERSION
+    from precast.quantize import ConvertOptions
 
     if kind == "checkpoint" and convert_options is not None:
         raise PrecastError(f"{path} is a checkpoint: its quantization is fixed; give its source model instead")
@@ -189,20 +189,4 @@ class LLM(llm.LLM):
         **runtime: Any,
     ) -> None:
         """`runtime` as in `precast.runtime.llm.LLM`."""
-        super().__init__(engine_for(model, convert_options, build_options, progress), **runtime)
-
-
-class AsyncLLM(llm.AsyncLLM):
-    """`precast.runtime.llm.AsyncLLM` for any MODEL, as `LLM` is."""
-
-    def __init__(
-        self,
-        model: str | Path,
-        *,
-        convert_options: ConvertOptions | None = None,
-        build_options: BuildOptions | None = None,
-        progress: Progress = silent,
-        **runtime: Any,
-    ) -> None:
-        """`runtime` as in `precast.runtime.llm.AsyncLLM`."""
         super().__init__(engine_for(model, convert_options, build_options, progress), **runtime)

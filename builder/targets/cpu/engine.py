@@ -26,9 +26,6 @@ from precast.checkpoint import ModelConfig
 from precast.errors import BuildError
 from precast.progress import Progress
 
-NUMERICS_VERSION = 0
-"""Raised whenever a kernel's bits change: part of every engine's numerics_id."""
-
 ROPE_SECTION = "rope.inverse_frequencies"
 
 KERNELS = ("embed", "rms_norm", "quantize", "linear", "rope_kv_append", "paged_attention", "gather_rows")
