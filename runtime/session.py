@@ -121,7 +121,9 @@ class Session:
 
 def is_messages(prompt: Any) -> bool:
     """True for the messages of a chat."""
-    return isinstance(prompt, Sequence) and len(prompt) > 0 and all(isinstance(m, dict) for m in prompt)
+    if not isinstance(prompt, Sequence) or len(prompt) == 0:
+        return False
+    return all(isinstance(m, dict) and isinstance(m.get("role"), str) for m in prompt)
 
 
 def is_token_ids(prompt: Any) -> bool:
