@@ -1,0 +1,48 @@
+"""What the pages name exists: links, files, commands and their options."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from precast.cli import cli
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")], key=str)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text()
+    headings = {re.sub(r"[^a-z0-9 -]", "", h.lower()).replace(" ", "-") for h in re.findall(r"^#+ (.+)$", text, re.M)}
+    for target in re.findall(r"\]\(([^)]+)\)", text):
+        if target.startswith("#"):
+            assert target[1:] in headings, target
+        elif "://" not in target:
+            assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_source_files_exist_under_the_names_given(page: Path) -> None:
+    known = {path.name for path in ROOT.rglob("*") if path.suffix in (".py", ".cpp", ".h")}
+    for name in re.findall(r"`[\w/]*?(\w+\.(?:py|cpp|h))`", page.read_text()):
+        assert name in known, name
+
+
+def test_commands_of_the_readme_are_taken() -> None:
+    commands = re.findall(r"precast (?!import)\w+ .*", "\n".join(re.findall(r"```sh\n(.*?)```", README, re.S)))
+    assert len(commands) > 5
+    for line in commands:
+        words = shlex.split(line)[1:]
+        command: click.Command = cli
+        context = click.Context(command)
+        while isinstance(command, click.Group):
+            found = command.get_command(context, words.pop(0))
+            assert found is not None, line
+            command = found
+        command.make_context("precast", words)  # raises for what the command does not take
