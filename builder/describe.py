@@ -1,0 +1,76 @@
+"""What `inspect` shows of engines and checkpoints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from precast.builder.engine_file import EngineFile
+from precast.builder.plan import Plan
+from precast.builder.weights import Checkpoint
+from precast.errors import CheckpointError, EngineError
+
+ENGINE_KEYS = ("target", "isa", "numerics_id", "build_id", "built_by", "build_config", "memory", "tactics")
+
+
+def describe_engine(folder: Path, *, verify: bool = False, with_plan: bool = False) -> dict[str, Any]:
+    """What an engine was built from, by and for, and what it holds.
+
+    `verify` reads every byte: `damage` lists what is wrong then. `with_plan` adds the plan, one op a line. Raises
+    EngineError when header, section table or plan are damaged.
+    """
+    config = _json_object(folder / "config.json", EngineError)
+    engine = EngineFile.open(folder / "rank0.engine")
+    try:
+        plan = Plan.from_bytes(bytes(engine.bytes("plan")))
+    except ValueError as error:
+        raise EngineError(f"{engine.path} is damaged: {error}") from None
+    model = config.get("pretrained_config")
+    model = model if isinstance(model, dict) else {}
+    bytes_by_layout: dict[str, int] = {}
+    for section in engine.sections.values():
+        bytes_by_layout[section.tag] = bytes_by_layout.get(section.tag, 0) + section.length
+    found = {
+        "kind": "engine",
+        "model": model.get("architecture"),
+        "quantization": model.get("quantization"),
+        **{key: config.get(key) for key in ENGINE_KEYS},
+        "plan_attributes": plan.attributes,
+        "ops": len(plan.ops),
+        "sections": len(engine.sections),
+        "bytes_by_layout": bytes_by_layout,
+    }
+    if with_plan:
+        found["plan"] = plan.to_text().splitlines()
+    if verify:
+        found["verified_bytes"] = sum(section.length for section in engine.sections.values())
+        found["damage"] = [wrong for _, _, wrong in engine.damage() if wrong]
+    return found
+
+
+def describe_checkpoint(folder: Path) -> dict[str, Any]:
+    """A checkpoint's config, without the source's own, and its worst quantized weights (dB; lower is worse).
+
+    Raises CheckpointError when the checkpoint is not whole.
+    """
+    config = Checkpoint(folder).config.to_json()
+    del config["pretrained_config"]
+    found = {"kind": "checkpoint", **config}
+    if (folder / "report.json").is_file():
+        report = _json_object(folder / "report.json", CheckpointError)
+        ratios = report.get("weight_sqnr_db")
+        if isinstance(ratios, dict) and ratios:
+            worst = report.get("worst")
+            found["worst_weight_sqnr_db"] = {m: ratios.get(m) for m in worst} if isinstance(worst, list) else {}
+    return found
+
+
+def _json_object(path: Path, error: type[EngineError] | type[CheckpointError]) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as wrong:
+        raise error(f"{path} cannot be read: {wrong}") from None
+    if not isinstance(value, dict):
+        raise error(f"{path} must hold a JSON object")
+    return value
