@@ -7,6 +7,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "plugins/cpu/isa.h"
 #include "runtime/bindings/bindings.h"
 #include "runtime/core/counting_backend.h"
 #include "runtime/core/philox.h"
@@ -34,7 +35,8 @@ const char* name_of(FinishReason reason) {
   return nullptr;
 }
 
-// The core's errors are the package's own: precast.errors.RequestError and EngineError.
+// The core's errors are the package's own: precast.errors.RequestError and EngineError. That module is imported when
+// one is raised: while the package is built, the stubs are made from this module alone.
 void bind_errors() {
   nb::register_exception_translator([](const std::exception_ptr& p, void*) {
     const auto raise = [](const char* type, const char* message) {
@@ -45,6 +47,8 @@ void bind_errors() {
     } catch (const RequestError& e) {
       raise("RequestError", e.what());
     } catch (const EngineError& e) {
+      raise("EngineError", e.what());
+    } catch (const IsaError& e) {
       raise("EngineError", e.what());
     }
   });

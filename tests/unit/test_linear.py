@@ -5,6 +5,7 @@ import pytest
 from linear_calls import BF16, PackedLinear, quantize_tile, random_weight
 
 from precast._native import kernels
+from precast.errors import EngineError
 from precast.plugins.linear import reference
 from precast.plugins.linear.layout import INT8_TAG, interleave_gate_up, pack
 
@@ -263,5 +264,5 @@ def test_wrong_arguments_are_value_errors(level):
 
 
 def test_an_unknown_level_is_named():
-    with pytest.raises(kernels.IsaError, match="sse9"):
+    with pytest.raises(EngineError, match="sse9"):
         kernels.tile_rows("sse9")
