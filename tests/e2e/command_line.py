@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -57,10 +58,16 @@ def precast(*arguments: Any, stdin: str | bytes = "", **environment: str) -> Fin
 
 
 def start(*arguments: Any, **environment: str) -> subprocess.Popen[bytes]:
-    """Starts a command with pipes."""
+    """Starts a command with pipes, and with SIGINT as a shell's foreground leaves it (a job in the background ignores it)."""
     pipe = subprocess.PIPE
-    env = os.environ | environment
-    return subprocess.Popen(COMMAND + [str(a) for a in arguments], stdin=pipe, stdout=pipe, stderr=pipe, env=env)
+    return subprocess.Popen(
+        COMMAND + [str(a) for a in arguments],
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        env=os.environ | environment,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 class Terminal:
