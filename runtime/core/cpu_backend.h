@@ -2,7 +2,7 @@
 //
 // Threads meet once per op that is worth sharing. A layer of a decoding sequence has five such meetings, after qkv,
 // attention, dense, gate_up and down: norms, quantization, rope and the KV append of a few rows stay on the calling
-// thread. With many rows they are shared too, which makes ten (seven without int8).
+// thread. With many rows they are shared too, which makes ten (eight without int8).
 #pragma once
 #include <memory>
 

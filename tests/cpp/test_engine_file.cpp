@@ -11,28 +11,13 @@
 #include "runtime/core/crc32.h"
 #include "runtime/core/engine_file.h"
 #include "runtime/core/plan.h"
+#include "tests/cpp/engine_bytes.h"
 
 namespace precast {
 namespace {
 
-struct Writer {
-  std::vector<uint8_t> bytes;
-
-  template <typename T>
-  Writer& number(T value) {
-    const auto* p = reinterpret_cast<const uint8_t*>(&value);
-    bytes.insert(bytes.end(), p, p + sizeof(T));
-    return *this;
-  }
-  Writer& text(const std::string& s) {
-    number<uint16_t>(static_cast<uint16_t>(s.size()));
-    bytes.insert(bytes.end(), s.begin(), s.end());
-    return *this;
-  }
-};
-
 std::vector<uint8_t> small_plan() {
-  Writer w;
+  ByteWriter w;
   w.number<uint32_t>(3);
   w.text("isa").number<uint8_t>(2).text("avx2");
   w.text("hidden_size").number<uint8_t>(0).number<int64_t>(64);
@@ -48,28 +33,9 @@ std::vector<uint8_t> small_plan() {
   return w.bytes;
 }
 
-// A file with the sections "plan" and "gain".
+// A file with the sections "plan" and "gain". The table ends before byte 192, where the plan begins.
 std::vector<uint8_t> small_engine() {
-  const std::vector<uint8_t> plan = small_plan(), gain(256, 7);
-  const uint64_t plan_at = 192, gain_at = 192 + (plan.size() + 63) / 64 * 64;
-  Writer table;
-  table.text("plan").text("plan.v0").number<uint64_t>(plan_at).number<uint64_t>(plan.size());
-  table.number<uint32_t>(4 << 20).number<uint32_t>(crc32(plan.data(), plan.size()));
-  table.text("gain").text("vector.f32").number<uint64_t>(gain_at).number<uint64_t>(gain.size());
-  table.number<uint32_t>(4 << 20).number<uint32_t>(crc32(gain.data(), gain.size()));
-  REQUIRE(table.bytes.size() <= 128);
-  Writer file;
-  file.bytes = {'P', 'R', 'E', 'C', 'A', 'S', 'T', 0};
-  file.number<uint32_t>(0).number<uint32_t>(2).number<uint64_t>(gain_at + gain.size()).number<uint64_t>(64);
-  file.number<uint64_t>(table.bytes.size()).number<uint32_t>(crc32(table.bytes.data(), table.bytes.size()));
-  file.bytes.resize(60);
-  file.number<uint32_t>(crc32(file.bytes.data(), 60));
-  file.bytes.insert(file.bytes.end(), table.bytes.begin(), table.bytes.end());
-  file.bytes.resize(plan_at);
-  file.bytes.insert(file.bytes.end(), plan.begin(), plan.end());
-  file.bytes.resize(gain_at);
-  file.bytes.insert(file.bytes.end(), gain.begin(), gain.end());
-  return file.bytes;
+  return engine_bytes({{"plan", "plan.v0", small_plan()}, {"gain", "vector.f32", std::vector<uint8_t>(256, 7)}});
 }
 
 // Makes header and table checksums true again, so that damage behind them is reached.

@@ -58,7 +58,7 @@ def precast(*arguments: Any, stdin: str | bytes = "", **environment: str) -> Fin
 
 
 def start(*arguments: Any, **environment: str) -> subprocess.Popen[bytes]:
-    """Starts a command with pipes, and with SIGINT as a shell's foreground leaves it (a job in the background ignores it)."""
+    """Starts a command with pipes. SIGINT is as in a shell's foreground: a background job inherits it ignored."""
     pipe = subprocess.PIPE
     return subprocess.Popen(
         COMMAND + [str(a) for a in arguments],
