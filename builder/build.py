@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from precast import __version__, files
+from precast.builder.engine_file import FORMAT, FORMAT_VERSION
 from precast.builder.options import BuildConfig, BuildOptions, resolve
 from precast.builder.targets.cpu import NUMERICS_VERSION
+from precast.checkpoint import SIDE_FILES
 from precast.errors import BuildError
 from precast.progress import Progress, silent
 
@@ -20,18 +22,6 @@ if TYPE_CHECKING:
     from precast.builder.targets.cpu.engine import CpuEngine
     from precast.builder.targets.cpu.memory import MemoryNeed
     from precast.builder.weights import Checkpoint
-
-FORMAT = "precast-engine"
-FORMAT_VERSION = 0
-
-SIDE_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.jinja",
-    "generation_config.json",
-)
-"""Copied from the checkpoint, where they exist."""
 
 
 def build(

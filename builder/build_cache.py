@@ -116,7 +116,7 @@ def verify() -> Iterator[tuple[Entry, str | None]]:
     """Every entry with what is wrong with it (None: nothing); reads all bytes."""
     for entry in entries():
         try:
-            wrong = next((w for _, _, w in EngineFile.open(entry.path / "rank0.engine").damage() if w), None)
+            wrong = next((w for _, w in EngineFile.open(entry.path / "rank0.engine").damage()), None)
         except EngineError as error:
             wrong = str(error)
         yield entry, wrong

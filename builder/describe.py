@@ -45,7 +45,7 @@ def describe_engine(folder: Path, *, verify: bool = False, with_plan: bool = Fal
         found["plan"] = plan.to_text().splitlines()
     if verify:
         found["verified_bytes"] = sum(section.length for section in engine.sections.values())
-        found["damage"] = [wrong for _, _, wrong in engine.damage() if wrong]
+        found["damage"] = [wrong for _, wrong in engine.damage()]
     return found
 
 

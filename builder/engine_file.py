@@ -19,8 +19,13 @@ from precast.errors import EngineError
 if TYPE_CHECKING:  # reading needs no numpy, so that a start from the cache does not wait for its import
     import numpy.typing as npt
 
-MAGIC = b"PRECAST\0"
+FORMAT = "precast-engine"
+"""Of the folder's config.json."""
+
 FORMAT_VERSION = 0
+"""Of both: the folder's config.json and the file."""
+
+MAGIC = b"PRECAST\0"
 HEADER = struct.Struct("<8sIIQQQI16xI")
 HEADER_BYTES = 64
 CHECKSUM_BLOCK = 4 << 20
@@ -147,16 +152,15 @@ class EngineFile:
         section = self.sections[name]
         return memoryview(self._data)[section.offset : section.offset + section.length]
 
-    def damage(self) -> Iterator[tuple[str, int, str | None]]:
-        """Reads every block: yields (section, bytes read, None, or what is wrong with it) section by section."""
+    def damage(self) -> Iterator[tuple[str, str]]:
+        """Reads the sections one by one: yields (section, what is wrong with it) for each that is damaged."""
         for section in self.sections.values():
-            wrong = None
             view = self.bytes(section.name)
             for i, expected in enumerate(section.checksums):
-                block = view[i * CHECKSUM_BLOCK : (i + 1) * CHECKSUM_BLOCK]
-                if wrong is None and zlib.crc32(block) != expected:
-                    wrong = f"checksum mismatch in section {section.name} at byte {section.offset + i * CHECKSUM_BLOCK}"
-            yield section.name, section.length, wrong
+                begin = i * CHECKSUM_BLOCK
+                if zlib.crc32(view[begin : begin + CHECKSUM_BLOCK]) != expected:
+                    yield section.name, f"checksum mismatch in section {section.name} at byte {section.offset + begin}"
+                    break
 
 
 def _read_table(path: Path, data: mmap.mmap) -> dict[str, Section]:

@@ -37,7 +37,7 @@ def command(path: Path, as_json: bool, verify: bool, with_plan: bool) -> int:
 
         found = describe_checkpoint(path)
     else:
-        from precast.quantize import describe_source
+        from precast.quantize.describe import describe_source
 
         found = describe_source(path)
     if as_json:

@@ -12,27 +12,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from precast._native import kernels
 from precast._native import runtime as native
 from precast.errors import EngineError, RequestError
 from precast.progress import Progress, silent
-from precast.runtime.output import Logprob, RequestOutput, Timings, TokenLogprobs, Usage
+from precast.runtime.output import RequestOutput
 from precast.runtime.prompts import as_list, named, params_for
 from precast.runtime.sampling import SamplingParams
 from precast.runtime.session import Message, Prompt, Session
-
-__all__ = [
-    "LLM",
-    "Logprob",
-    "RequestOutput",
-    "SamplingParams",
-    "Stream",
-    "Timings",
-    "TokenLogprobs",
-    "Usage",
-    "isa_level",
-    "self_check",
-]
 
 
 class LLM:
@@ -275,17 +261,12 @@ class _Router:
                 os.close(self._closing)
 
 
-def isa_level() -> str:
-    """The ISA level that engines run at here."""
-    return kernels.isa_level()
-
-
 def self_check(engine: Path) -> None:
     """Runs an engine once: two prompts of different lengths, a few tokens each.
 
     Raises EngineError when it cannot, or when its logits are not finite.
     """
-    with LLM(engine, kv_cache_memory=None, generation_config=False) as llm:
+    with LLM(engine, generation_config=False) as llm:
         vocab, room = llm.limits.vocab_size, llm.limits.max_seq_len
         prompts = [[i * 7919 % vocab for i in range(min(n, room - 1))] for n in (3, 40)]
         for output in llm.generate(prompts, SamplingParams(max_tokens=2, temperature=0, ignore_eos=True)):

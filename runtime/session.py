@@ -19,6 +19,9 @@ Message = dict[str, Any]
 Prompt = str | Sequence[int] | Sequence[Message]
 """A text, token ids, or the messages of a chat."""
 
+FORMAT, FORMAT_VERSION = "precast-engine", 0
+"""Of the config.json of engines that are read here."""
+
 KV_MEMORY_SHARE = 0.5
 """The largest share of the available memory that the KV pool takes unless told."""
 
@@ -156,12 +159,12 @@ def _config(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise EngineError(f"there is no engine folder {folder}; `precast build` makes one")
     config = _json_object(folder / "config.json")
-    if config.get("format") != "precast-engine":
+    if config.get("format") != FORMAT:
         raise EngineError(f"{folder} is not a precast engine; `precast build` makes one")
-    if config.get("format_version") != 0:
+    if config.get("format_version") != FORMAT_VERSION:
         raise EngineError(
-            f"{folder} is an engine of format {config.get('format_version')!r}, and this precast reads format 0; build "
-            "it again with this precast"
+            f"{folder} is an engine of format {config.get('format_version')!r}, and this precast reads format "
+            f"{FORMAT_VERSION}; build it again with this precast"
         )
     return config
 

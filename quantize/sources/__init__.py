@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import Any
 
 from precast.errors import SourceError
 from precast.quantize.sources.gguf_file import GgufSource
 from precast.quantize.sources.hf_folder import HfFolder
 from precast.quantize.sources.source import Source
 
-__all__ = ["Source", "describe_source", "open_source"]
+__all__ = ["Source", "open_source"]
 
 
 def open_source(path: Path) -> Source:
@@ -35,20 +33,3 @@ def open_source(path: Path) -> Source:
     if path.suffix == ".safetensors":
         raise SourceError(f"{path} is one file of a model; give the folder that holds it and its config.json")
     raise SourceError(f"{path} is neither a Hugging Face folder nor a GGUF file")
-
-
-def describe_source(path: Path) -> dict[str, Any]:
-    """What `inspect` shows of a source: kind, architecture, dimensions, tensors and parameters."""
-    source = open_source(path)
-    shapes = source.shapes()
-    keys = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
-    config = source.config
-    return {
-        "kind": source.kind,
-        "model_type": config.get("model_type"),
-        "architectures": config.get("architectures"),
-        "dtype": source.dtype,
-        **{key: config.get(key) for key in (*keys, "vocab_size", "max_position_embeddings", "tie_word_embeddings")},
-        "tensors": len(shapes),
-        "parameters": sum(math.prod(shape) for shape in shapes.values()),
-    }

@@ -17,14 +17,6 @@ from precast.runtime.text.chat_template import ChatTemplate
 from precast.runtime.text.tokenizer import Tokenizer, read_json
 from precast.safetensors_file import SafetensorsFile
 
-COPIED = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.jinja",
-    "generation_config.json",
-)
-
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 SLOW_TOKENIZERS = ("tokenizer.model", "vocab.json", "tekken.json")
@@ -54,7 +46,7 @@ class HfFolder(Source):
         return np.array(self._home[name].tensor(name)[begin:end], np.float32)
 
     def write_side_files(self, folder: Path) -> None:
-        for name in COPIED:
+        for name in checkpoint.SIDE_FILES:
             if (self.folder / name).is_file():
                 files.write_bytes(folder / name, (self.folder / name).read_bytes())
 

@@ -13,13 +13,14 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from precast.async_llm import AsyncLLM
     from precast.pipeline import LLM
-    from precast.runtime.llm import RequestOutput, SamplingParams
+    from precast.runtime.output import RequestOutput
+    from precast.runtime.sampling import SamplingParams
 
 _HOMES = {
     "LLM": "precast.pipeline",
     "AsyncLLM": "precast.async_llm",
-    "RequestOutput": "precast.runtime.llm",
-    "SamplingParams": "precast.runtime.llm",
+    "RequestOutput": "precast.runtime.output",
+    "SamplingParams": "precast.runtime.sampling",
 }
 
 __all__ = ["LLM", "AsyncLLM", "RequestOutput", "SamplingParams", "__version__"]

@@ -17,6 +17,15 @@ from precast.errors import CheckpointError
 FORMAT = "precast-checkpoint"
 FORMAT_VERSION = 0
 
+SIDE_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "generation_config.json",
+)
+"""What goes along with the weights from source to checkpoint to engine, where it exists."""
+
 # Largest config.json that is read: real ones are a few KiB; a bigger one is not a config.
 MAX_CONFIG_BYTES = 4 << 20
 

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from precast import __version__
+from precast._native import kernels
+from precast.checkpoint import FORMAT as CHECKPOINT_FORMAT
 from precast.errors import EngineError, PrecastError, SourceError
 from precast.progress import Progress, silent
 from precast.runtime import llm
 from precast.runtime.memory import available_memory
+from precast.runtime.session import FORMAT as ENGINE_FORMAT
 
 if TYPE_CHECKING:
     from precast.builder import BuildOptions
@@ -38,7 +41,7 @@ def kind_of(path: Path) -> str:
         named = value.get("format") if isinstance(value, dict) else None
     except (OSError, ValueError, RecursionError):
         named = None
-    return {"precast-engine": "engine", "precast-checkpoint": "checkpoint"}.get(str(named), "source")
+    return {ENGINE_FORMAT: "engine", CHECKPOINT_FORMAT: "checkpoint"}.get(str(named), "source")
 
 
 def resolve(model: str | Path, progress: Progress = silent) -> Path:
@@ -100,7 +103,7 @@ def _through_cache(
             "source": build_cache.content_digest(path),
             "convert": asdict(converting) if kind == "source" else None,
             "build": asdict(building),
-            "isa": llm.isa_level(),
+            "isa": kernels.isa_level(),
             "cpu": cpu_model(),
             "precast": __version__,
             "numerics": NUMERICS_VERSION,

@@ -14,7 +14,8 @@ from precast.builder.interpreter import Interpreter
 from precast.builder.models.decoder import decoder
 from precast.builder.weights import Checkpoint
 from precast.errors import SourceError
-from precast.quantize import ConvertOptions, convert, describe_source
+from precast.quantize import ConvertOptions, convert
+from precast.quantize.describe import describe_source
 from precast.quantize.sources.gguf_file import llama3_divisors
 from precast.quantize.sources.gguf_reader import GgufFile
 from precast.runtime.text import vocab

@@ -16,7 +16,8 @@ from transformers import LlamaForCausalLM
 
 from precast.builder.weights import Checkpoint
 from precast.errors import PrecastError, SourceError
-from precast.quantize import ConvertOptions, convert, describe_source
+from precast.quantize import ConvertOptions, convert
+from precast.quantize.describe import describe_source
 from tests.tiny import tiny_llama
 
 INDEX = "model.safetensors.index.json"
