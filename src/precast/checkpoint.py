@@ -33,6 +33,9 @@ MAX_CONFIG_BYTES = 4 << 20
 MAX_LAYERS = 10_000
 
 
+ONE_RANK = {"world_size": 1, "tp_size": 1, "pp_size": 1}
+
+
 @dataclass(frozen=True)
 class Quantization:
     """How weights and activations are quantized. `quant_algo` None: they are not."""
@@ -70,7 +73,7 @@ class ModelConfig:
     tie_word_embeddings: bool = False
     quantization: Quantization = field(default_factory=Quantization)
     rotation: dict[str, Any] | None = None
-    mapping: dict[str, int] = field(default_factory=lambda: {"world_size": 1, "tp_size": 1, "pp_size": 1})
+    mapping: dict[str, int] = field(default_factory=lambda: dict(ONE_RANK))
     pretrained_config: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -104,7 +107,10 @@ class ModelConfig:
             raise CheckpointError(f"{where} has unknown keys: {', '.join(unknown)}")
         try:
             quantization = dict(given.pop("quantization", {}))
-            quantization["exclude_modules"] = tuple(quantization.get("exclude_modules", ()))
+            patterns = quantization.get("exclude_modules", [])
+            if not isinstance(patterns, list):
+                raise TypeError("exclude_modules must be a list")
+            quantization["exclude_modules"] = tuple(patterns)
             config = cls(**given, quantization=Quantization(**quantization))
         except (TypeError, ValueError) as error:
             raise CheckpointError(f"{where} is not a complete checkpoint config: {error}") from None
@@ -112,31 +118,70 @@ class ModelConfig:
         return config
 
 
+_POSITIVE_INTEGERS = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_size",
+    "max_position_embeddings",
+    "rotary_dim",
+)
+_FLAGS = ("norm_gain_folded", "qkv_bias", "dense_bias", "mlp_bias", "tie_word_embeddings")
+# Keys whose other values would change the model, and are not supported so far.
+_ONLY = {"hidden_act": ("silu",), "dtype": ("float32", "bfloat16"), "mapping": (ONE_RANK,)}
+_ONLY_QUANTIZATION = {"quant_algo": (None, "W8A8_DYNAMIC"), "kv_cache_quant_algo": (None,), "group_size": (None,)}
+
+
 def _check(config: ModelConfig, where: str) -> None:
-    for name in (
-        "vocab_size",
-        "hidden_size",
-        "intermediate_size",
-        "num_hidden_layers",
-        "num_attention_heads",
-        "num_key_value_heads",
-        "head_size",
-        "max_position_embeddings",
-        "rotary_dim",
-    ):
+    for name in _POSITIVE_INTEGERS:
         number = getattr(config, name)
         if type(number) is not int or not 0 < number < 1 << 31:
             raise CheckpointError(f"{where}: {name} must be a positive integer, not {number!r}")
+    for name in ("norm_epsilon", "rotary_base"):
+        if not _is_positive(getattr(config, name)):
+            raise CheckpointError(f"{where}: {name} must be a positive number, not {getattr(config, name)!r}")
+    for name in _FLAGS:
+        if not isinstance(getattr(config, name), bool):
+            raise CheckpointError(f"{where}: {name} must be true or false, not {getattr(config, name)!r}")
+    for owner, allowed in ((config, _ONLY), (config.quantization, _ONLY_QUANTIZATION)):
+        for name, values in allowed.items():
+            if getattr(owner, name) not in values:
+                told = " or ".join(map(str, values))
+                raise CheckpointError(f"{where}: {name} {getattr(owner, name)!r} is not supported; {told} is")
     if config.num_hidden_layers > MAX_LAYERS:
         raise CheckpointError(f"{where}: {config.num_hidden_layers} layers; at most {MAX_LAYERS} are supported")
     if config.num_attention_heads % config.num_key_value_heads:
         raise CheckpointError(f"{where}: num_attention_heads must be a multiple of num_key_value_heads")
     if config.rotary_dim % 2 or config.rotary_dim > config.head_size:
         raise CheckpointError(f"{where}: rotary_dim must be even and at most head_size")
-    if config.dtype not in ("float32", "bfloat16"):
-        raise CheckpointError(f"{where}: dtype must be float32 or bfloat16, not {config.dtype!r}")
-    if config.quantization.quant_algo not in (None, "W8A8_DYNAMIC"):
-        raise CheckpointError(f"{where}: quant_algo {config.quantization.quant_algo!r} is unknown to this precast")
+    _check_objects(config, where)
+
+
+def _check_objects(config: ModelConfig, where: str) -> None:
+    """Values that are objects or lists. Which rope types there are is the builder's to know (builder/rope.py)."""
+    scaling = config.rotary_scaling
+    if scaling is not None and not (
+        isinstance(scaling, dict)
+        and isinstance(scaling.get("type"), str)
+        and all(key == "type" or isinstance(value, bool) or _is_positive(value) for key, value in scaling.items())
+    ):
+        raise CheckpointError(f"{where}: rotary_scaling must hold a type and positive numbers, not {scaling!r}")
+    if config.rotation is not None and not isinstance(config.rotation, dict):
+        raise CheckpointError(f"{where}: rotation must be null or an object")
+    if not isinstance(config.pretrained_config, dict):
+        raise CheckpointError(f"{where}: pretrained_config must be an object")
+    group = config.quantization.activation_group_size
+    if type(group) is not int or not 0 <= group < 1 << 31:
+        raise CheckpointError(f"{where}: activation_group_size must be a whole number, not {group!r}")
+    if not all(isinstance(pattern, str) for pattern in config.quantization.exclude_modules):
+        raise CheckpointError(f"{where}: exclude_modules must hold texts")
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e30
 
 
 def read_config(folder: Path) -> ModelConfig:
