@@ -7,49 +7,32 @@ import weakref
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from precast._native import runtime as native
 from precast.errors import EngineError, RequestError
+from precast.runtime.base_llm import BaseLLM, RuntimeOptions
 from precast.runtime.output import RequestOutput
 from precast.runtime.prompts import as_list, named, params_for
 from precast.runtime.sampling import SamplingParams
-from precast.runtime.session import Message, Prompt, Session
+from precast.runtime.session import Message, Prompt
 
 _LONG_PROMPT = 4096
 """Characters from which on a text is encoded in a thread: 256k tokens take hundreds of milliseconds."""
 
 
-class AsyncLLM:
+class AsyncLLM(BaseLLM):
     """Serves one engine to one event loop: the one that the first request runs in.
 
     Cancelling a task, or closing a stream, cancels its request.
     """
 
-    def __init__(self, engine: str | Path, **options: Any) -> None:
-        """`options` as for `precast.LLM`. Raises as it does. Blocks while it maps the engine."""
-        self._session = Session(engine, **options)
+    def __init__(self, engine: str | Path, **options: Unpack[RuntimeOptions]) -> None:
+        """As `LLM`; blocks while it maps the engine."""
+        super().__init__(engine, **options)
         self._pending: dict[int, asyncio.Queue[native.OutputDelta]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._finalizer = weakref.finalize(self, self._session.executor.close, False, 0.0)
-
-    @property
-    def limits(self) -> native.ModelLimits:
-        """What the engine was built for."""
-        return self._session.limits
-
-    @property
-    def has_chat_template(self) -> bool:
-        """Whether messages can be given."""
-        return self._session.chat_template is not None
-
-    def stats(self) -> native.ExecutorStats:
-        """Counts of requests, pages and steps."""
-        return self._session.executor.stats()
-
-    def default_params(self, generation_config: bool | None = None, **given: Any) -> SamplingParams:
-        """SamplingParams of `given`, completed by the model's generation_config.json unless that is turned off."""
-        return self._session.default_params(generation_config, **given)
 
     async def generate(
         self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
@@ -151,11 +134,6 @@ class AsyncLLM:
 
     def _cancel(self, request_id: int) -> None:
         self._session.executor.cancel(request_id)
-
-    def _checked(self, output: RequestOutput) -> RequestOutput:
-        if output.finish_reason == "error":
-            raise self._session.failure(output)
-        return output
 
 
 class _Request:

@@ -10,75 +10,26 @@ import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from precast._native import runtime as native
 from precast.errors import EngineError, RequestError
 from precast.progress import Progress, silent
+from precast.runtime.base_llm import BaseLLM, RuntimeOptions
 from precast.runtime.output import RequestOutput
 from precast.runtime.prompts import as_list, named, params_for
 from precast.runtime.sampling import SamplingParams
 from precast.runtime.session import Message, Prompt, Session
 
 
-class LLM:
+class LLM(BaseLLM):
     """Serves one engine. Thread-safe: requests of all threads run in the same batches."""
 
-    def __init__(
-        self,
-        engine: str | Path,
-        *,
-        num_threads: int | None = None,
-        kv_cache_memory: int | None = None,
-        max_batch_size: int | None = None,
-        max_num_tokens: int | None = None,
-        generation_config: bool = True,
-    ) -> None:
-        """Maps the engine folder `engine`.
-
-        Args:
-            engine: a folder that `precast build` made.
-            num_threads: default: as many CPUs as affinity mask and cgroup give.
-            kv_cache_memory: bytes of the KV pool. Default: what the engine's limits can use, at most half of the
-                memory that is available.
-            max_batch_size, max_num_tokens: sequences and tokens of a step, within the engine's limits.
-            generation_config: take defaults from the model's generation_config.json.
-
-        Raises EngineError when the engine does not load here, SourceError for a broken tokenizer or chat template.
-        """
-        self._session = Session(
-            engine,
-            num_threads=num_threads,
-            kv_cache_memory=kv_cache_memory,
-            max_batch_size=max_batch_size,
-            max_num_tokens=max_num_tokens,
-            generation_config=generation_config,
-        )
+    def __init__(self, engine: str | Path, **options: Unpack[RuntimeOptions]) -> None:
+        super().__init__(engine, **options)
         self._router = _Router(self._session.executor)
         # Also at exit of the interpreter, before it tears down what the threads use.
         self._finalizer = weakref.finalize(self, _Router.close, self._router, False, 0.0)
-
-    @property
-    def limits(self) -> native.ModelLimits:
-        """What the engine was built for."""
-        return self._session.limits
-
-    @property
-    def has_chat_template(self) -> bool:
-        """Whether messages can be given."""
-        return self._session.chat_template is not None
-
-    def stats(self) -> native.ExecutorStats:
-        """Counts of requests, pages and steps."""
-        return self._session.executor.stats()
-
-    def default_params(self, generation_config: bool | None = None, **given: Any) -> SamplingParams:
-        """SamplingParams of `given`, completed by the model's generation_config.json unless that is turned off."""
-        return self._session.default_params(generation_config, **given)
-
-    def encode(self, prompt: Prompt) -> list[int]:
-        """The token ids that a prompt would run. Raises RequestError."""
-        return self._session.prompt_ids(prompt)
 
     def generate(
         self,
@@ -149,11 +100,6 @@ class LLM:
         """
         ids = self._session.prompt_ids(prompt, template_variables)
         return Stream(self, self._router.submit(self._session, ids, self._session.resolved(params), stream=True))
-
-    def _checked(self, output: RequestOutput) -> RequestOutput:
-        if output.finish_reason == "error":
-            raise self._session.failure(output)
-        return output
 
     def close(self, *, drain: bool = False, timeout: float = 30.0) -> None:
         """Ends the engine's threads and cancels what is left; with `drain` only after at most `timeout` seconds."""

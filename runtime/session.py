@@ -39,7 +39,7 @@ class Session:
         max_num_tokens: int | None = None,
         generation_config: bool = True,
     ) -> None:
-        """See `precast.LLM`. Raises EngineError, SourceError for a broken tokenizer or template."""
+        """See `RuntimeOptions` and `BaseLLM`."""
         folder = Path(engine)
         config = _config(folder)
         path = folder / "rank0.engine"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from precast.pipeline import engine_for
 from precast.progress import Progress, silent
 from precast.runtime import async_llm
+from precast.runtime.base_llm import RuntimeOptions
 
 if TYPE_CHECKING:
     from precast.builder import BuildOptions
@@ -24,7 +25,7 @@ class AsyncLLM(async_llm.AsyncLLM):
         convert_options: ConvertOptions | None = None,
         build_options: BuildOptions | None = None,
         progress: Progress = silent,
-        **runtime: Any,
+        **options: Unpack[RuntimeOptions],
     ) -> None:
-        """`runtime` as in `precast.runtime.async_llm.AsyncLLM`."""
-        super().__init__(engine_for(model, convert_options, build_options, progress), **runtime)
+        """As `precast.LLM`."""
+        super().__init__(engine_for(model, convert_options, build_options, progress), **options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from precast import __version__
 from precast._native import kernels
@@ -13,6 +13,7 @@ from precast.checkpoint import FORMAT as CHECKPOINT_FORMAT
 from precast.errors import EngineError, PrecastError, SourceError
 from precast.progress import Progress, silent
 from precast.runtime import llm
+from precast.runtime.base_llm import RuntimeOptions
 from precast.runtime.memory import available_memory
 from precast.runtime.session import FORMAT as ENGINE_FORMAT
 
@@ -189,7 +190,7 @@ class LLM(llm.LLM):
         convert_options: ConvertOptions | None = None,
         build_options: BuildOptions | None = None,
         progress: Progress = silent,
-        **runtime: Any,
+        **options: Unpack[RuntimeOptions],
     ) -> None:
-        """`runtime` as in `precast.runtime.llm.LLM`."""
-        super().__init__(engine_for(model, convert_options, build_options, progress), **runtime)
+        """Converts and builds through the build cache what is not an engine yet; raises as `engine_for` does too."""
+        super().__init__(engine_for(model, convert_options, build_options, progress), **options)

@@ -1,0 +1,64 @@
+"""What `LLM` and `AsyncLLM` have in common."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+from precast._native import runtime as native
+from precast.runtime.output import RequestOutput
+from precast.runtime.sampling import SamplingParams
+from precast.runtime.session import Prompt, Session
+
+
+class RuntimeOptions(TypedDict, total=False):
+    """How an engine is run. What is left out, or None, has the default."""
+
+    num_threads: int | None
+    """Default: as many CPUs as affinity mask and cgroup give."""
+    kv_cache_memory: int | None
+    """Bytes of the KV pool. Default: what the engine's limits can use, at most half of the memory that is available."""
+    max_batch_size: int | None
+    """Sequences of a step, within the engine's limit, which is the default."""
+    max_num_tokens: int | None
+    """Tokens of a step, within the engine's limit, which is the default."""
+    generation_config: bool
+    """Whether sampling defaults come from the model's generation_config.json. Default: True."""
+
+
+class BaseLLM:
+    """Serves one engine."""
+
+    def __init__(self, engine: str | Path, **options: Unpack[RuntimeOptions]) -> None:
+        """Maps the engine folder `engine`, which `precast build` made.
+
+        Raises EngineError when the engine does not load here, SourceError for a broken tokenizer or chat template.
+        """
+        self._session = Session(engine, **options)
+
+    @property
+    def limits(self) -> native.ModelLimits:
+        """What the engine was built for."""
+        return self._session.limits
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether messages can be given."""
+        return self._session.chat_template is not None
+
+    def stats(self) -> native.ExecutorStats:
+        """Counts of requests, pages and steps."""
+        return self._session.executor.stats()
+
+    def default_params(self, generation_config: bool | None = None, **given: Any) -> SamplingParams:
+        """SamplingParams of `given`, completed by the model's generation_config.json unless that is turned off."""
+        return self._session.default_params(generation_config, **given)
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """The token ids that a prompt would run. Raises RequestError."""
+        return self._session.prompt_ids(prompt)
+
+    def _checked(self, output: RequestOutput) -> RequestOutput:
+        if output.finish_reason == "error":
+            raise self._session.failure(output)
+        return output
