@@ -14,6 +14,8 @@ from precast.builder.graph import Graph, Op, Value
 from precast.builder.rope import inverse_frequencies
 from precast.builder.weights import Checkpoint
 from precast.checkpoint import is_quantized
+from precast.plugins.embed.reference import embed
+from precast.plugins.gather_rows.reference import gather_rows
 from precast.plugins.linear import reference as linear_reference
 from precast.plugins.paged_attention.reference import paged_attention
 from precast.plugins.rms_norm.reference import rms_norm
@@ -52,18 +54,20 @@ class Interpreter:
 
     def _embed(self, op: Op, tokens: list[int]) -> F32:
         module = op.modules[0]
-        table = np.asarray(self.checkpoint.tensor(module + ".weight")[tokens], np.float32)
-        if self.checkpoint.linear_dtype(module) == np.int8 and self.config.tie_word_embeddings:
-            table = table * self.checkpoint.vector(module + ".per_channel_scale")[tokens, None]
-        return table
+        rows = embed(tokens, self.checkpoint.tensor(module + ".weight"))
+        if self.config.tie_word_embeddings and is_quantized(self.config, module):
+            rows = rows * self.checkpoint.vector(module + ".per_channel_scale")[tokens, None]
+        return rows
 
     def _op(self, op: Op, x: list[F32]) -> F32:
         match op.kind:
             case "rms_norm":
                 gain = self.checkpoint.vector(op.modules[0] + ".weight") if op.modules else None
                 return rms_norm(x[0], gain, float(op.attributes["epsilon"]))
-            case "quantize" | "gather_rows":
+            case "quantize":
                 return x[0]
+            case "gather_rows":
+                return gather_rows(x[0], np.arange(len(x[0])))
             case "linear":
                 return self._linear(op, x)
             case "rope":
