@@ -7,10 +7,10 @@ from fnmatch import fnmatchcase
 from precast.checkpoint import ModelConfig, tensor_shapes
 from precast.errors import SourceError
 from precast.quantize.families.family import Family
+from precast.quantize.rows import BLOCK_ELEMENTS
 from precast.quantize.sources import Source
 
 SHOWN = 5
-BLOCK_ELEMENTS = 1 << 22
 
 
 def account(source: Source, family: Family, plain: ModelConfig) -> dict[str, tuple[str, ...]]:

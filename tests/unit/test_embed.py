@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from linear_calls import BF16, PackedLinear, random_weight
 
 from precast._native import kernels
 from precast.plugins.embed.reference import embed
+from tests.unit.linear_calls import BF16, PackedLinear, random_weight
 
 
 @pytest.mark.parametrize("kind", ["i8", "bf16", "f32"])

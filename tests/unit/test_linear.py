@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from linear_calls import BF16, PackedLinear, quantize_tile, random_weight
 
 from precast._native import kernels
 from precast.errors import EngineError
 from precast.plugins.linear import reference
 from precast.plugins.linear.layout import INT8_TAG, interleave_gate_up, pack
+from tests.unit.linear_calls import BF16, PackedLinear, quantize_tile, random_weight
 
 SHAPES = [(16, 40), (40, 100), (100, 576), (72, 1536)]  # (N, K)
 KINDS = ["i8", "bf16", "f32"]

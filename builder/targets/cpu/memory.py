@@ -7,10 +7,8 @@ from dataclasses import asdict, dataclass
 
 from precast.builder.plan import Plan
 from precast.builder.targets.cpu.sections import Section
+from precast.plugins.kv_append.reference import PAGE_TOKENS
 from precast.plugins.linear.layout import LAYOUTS
-
-PAGE_TOKENS = 32
-"""Tokens of a KV page."""
 
 PACK_COPIES = 2
 """Packing holds a weight about twice: gate and up interleaved, and the packed result."""

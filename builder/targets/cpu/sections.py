@@ -13,7 +13,7 @@ import numpy.typing as npt
 from precast.builder.graph import Op
 from precast.builder.weights import Checkpoint
 from precast.errors import BuildError
-from precast.plugins.linear.layout import INT8_TAG, LAYOUTS, interleave_gate_up, pack, padded_shape
+from precast.plugins.linear.layout import INT8_TAG, LAYOUTS, PANEL, interleave_gate_up, pack, padded_shape
 from precast.runtime.text import vocab
 
 Array = npt.NDArray[Any]
@@ -117,8 +117,8 @@ class Sections:
         def make() -> Array:
             parts = [checkpoint.vector(t) for t in tensors]
             data = parts[0] if len(parts) == 1 else interleave_gate_up(parts[0], parts[1])
-            return np.pad(data, (0, -len(data) % 16))
+            return np.pad(data, (0, -len(data) % PANEL))
 
         n = checkpoint.tensor(tensors[0]).shape[0]
-        self.made.setdefault(name, Section("vector.f32", len(tensors) * (n + -n % 16) * 4, make))
+        self.made.setdefault(name, Section("vector.f32", len(tensors) * (n + -n % PANEL) * 4, make))
         return name

@@ -20,8 +20,8 @@ from precast._native import runtime
 from precast.builder import build_cache
 from precast.builder.engine_file import EngineWriter
 from precast.builder.plan import Attribute, Buffer, Plan, PlanOp
-from precast.builder.targets.cpu.memory import PAGE_TOKENS
 from precast.errors import BuildError
+from precast.plugins.kv_append.reference import PAGE_TOKENS
 from precast.plugins.linear.layout import LAYOUTS, PANEL
 from precast.progress import Progress
 
