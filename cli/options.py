@@ -94,6 +94,11 @@ def sampling_options(command: F) -> F:
             type=click.FloatRange(0, 1, min_open=True),
             help="Keep the most likely tokens of this total probability.",
         ),
+        click.option(
+            "--min-p",
+            type=click.FloatRange(0, 1),
+            help="Keep tokens of at least this share of the highest probability.",
+        ),
         click.option("--top-k", type=click.IntRange(0), help="Keep the K most likely tokens; 0: all."),
         click.option("--temperature", type=click.FloatRange(0), help="0: always the most likely token."),
         click.option(
@@ -107,7 +112,7 @@ def sampling_options(command: F) -> F:
 
 def sampling_params(llm: Any, options: dict[str, Any]) -> Any:
     """SamplingParams of the options of `sampling_options` that were given, over the model's defaults."""
-    names = ("max_tokens", "temperature", "top_k", "top_p", "seed", "ignore_eos")
+    names = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "ignore_eos")
     given = {name: options[name] for name in names if options[name] not in (None, False)}
     if options["stop"]:
         given["stop"] = list(options["stop"])

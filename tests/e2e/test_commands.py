@@ -34,7 +34,21 @@ def test_run_gives_what_python_gives(engine: Path) -> None:
 
 
 def test_run_json_holds_ids_usage_and_seed(engine: Path) -> None:
-    sampled = ("--temperature", 1.5, "--top-k", 50, "--top-p", 0.95, "--seed", 7, "--max-tokens", 9, "--ignore-eos")
+    sampled = (
+        "--temperature",
+        1.5,
+        "--top-k",
+        50,
+        "--top-p",
+        0.95,
+        "--min-p",
+        0.001,
+        "--seed",
+        7,
+        "--max-tokens",
+        9,
+        "--ignore-eos",
+    )
     first, second = (json.loads(precast("run", engine, "fox", "--json", *sampled).done()) for _ in range(2))
     assert first["seed"] == 7
     assert len(first["token_ids"]) == first["usage"]["completion_tokens"] == 9

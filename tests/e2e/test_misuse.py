@@ -23,6 +23,7 @@ USAGE = {
     "temperature": (["run", "ENGINE", "hi", "--temperature", "-1"], "--temperature"),
     "temperature that is no number": (["run", "ENGINE", "hi", "--temperature", "hot"], "hot"),
     "top-p": (["run", "ENGINE", "hi", "--top-p", "0"], "--top-p"),
+    "min-p": (["run", "ENGINE", "hi", "--min-p", "2"], "--min-p"),
     "max-tokens": (["run", "ENGINE", "hi", "--max-tokens", "-5"], "--max-tokens"),
     "seed": (["run", "ENGINE", "hi", "--seed", "18446744073709551616"], "--seed"),
     "memory": (["run", "ENGINE", "hi", "--kv-cache-memory", "lots"], "lots"),
