@@ -17,7 +17,7 @@ from precast.runtime.text.tokenizer import Tokenizer, read_json
 SPECIAL = 1
 """Flag: not part of the text unless asked for."""
 
-STRIP_LEADING_SPACE = 1
+DROP_LEADING_SPACE = 1
 """Option: drop one leading space of the whole text."""
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>\Z")
@@ -51,7 +51,7 @@ class Vocab:
         """The text of ids as the core makes it: the naive form, for checks."""
         kept = (self.tokens[i] for i in ids if not (skip_special_tokens and self.flags[i] & SPECIAL))
         raw = b"".join(kept)
-        if self.options & STRIP_LEADING_SPACE and raw.startswith(b" "):
+        if self.options & DROP_LEADING_SPACE and raw.startswith(b" "):
             raw = raw[1:]
         return raw.decode("utf-8", errors="replace")
 
@@ -113,7 +113,7 @@ def _decoder(definition: Any, where: str) -> tuple[Callable[[str], bytes], int]:
     strips = bool(by_kind.get("Strip", {}).get("start"))
     strips |= "Metaspace" in by_kind and by_kind["Metaspace"].get("prepend_scheme", "always") != "never"
     falls_back = "ByteFallback" in by_kind
-    return lambda token: _sentencepiece(token, falls_back), STRIP_LEADING_SPACE if strips else 0
+    return lambda token: _sentencepiece(token, falls_back), DROP_LEADING_SPACE if strips else 0
 
 
 def _byte_alphabet() -> dict[str, int]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from precast._native import runtime
 from precast.errors import EngineError
-from precast.runtime.text.vocab import SPECIAL, STRIP_LEADING_SPACE, Vocab
+from precast.runtime.text.vocab import DROP_LEADING_SPACE, SPECIAL, Vocab
 
 # Pieces that meet inside characters, overlong forms, surrogates, and each other's stop strings.
 PIECES = [b"", b" ", b"a", b"b", b"ab", b"aab", "é".encode(), b"\xc3", b"\xa9", b"\xe2", b"\x82", b"\xac", b"\xf0\x9f"]
@@ -88,7 +88,7 @@ def test_nothing_is_held_back_but_unfinished_characters(pieces: list[bytes]) -> 
 
 @given(TOKENS, st.booleans())
 def test_a_leading_space_is_dropped_at_the_start_of_a_text_alone(tokens: list[int], at_start: bool) -> None:
-    detokenizer = runtime.Detokenizer(table(STRIP_LEADING_SPACE), at_start=at_start)
+    detokenizer = runtime.Detokenizer(table(DROP_LEADING_SPACE), at_start=at_start)
     for token in tokens:
         detokenizer.push(token)
     raw = b"".join(bytes_of(t, True) for t in tokens)
