@@ -13,7 +13,7 @@ struct IsaError : std::runtime_error {
 struct KernelTable;
 
 // The best level of this CPU, or the one that the environment variable PRECAST_ISA names.
-// Levels, from low to high: "avx2" (AVX2, FMA, F16C, BMI2), "avx512" (AVX-512 F/BW/DQ/VL/VNNI/BF16).
+// Levels, from low to high: "avx2" (AVX2, FMA, BMI2), "avx512" (AVX-512 F/BW/DQ/VL/VNNI/BF16).
 std::string isa_level();
 
 // True when this CPU and its operating system can run `level`.

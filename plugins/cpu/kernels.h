@@ -1,5 +1,5 @@
 // The kernels that every ISA level provides: plain functions on raw pointers, single-threaded, one piece of work a
-// call. Who calls them splits the work (runtime/core/cpu_backend.*); who implements them lives in
+// call. Who calls them splits the work (runtime/core/cpu_<op>.cpp); who implements them lives in
 // plugins/<op>/cpu/*.cpp.
 //
 // Bits. A row's result depends on the row alone: never on how many rows a call has, which panels or which pages it

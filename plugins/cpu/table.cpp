@@ -3,14 +3,16 @@
 
 namespace precast::PRECAST_LEVEL {
 
-// plugins/linear/cpu
+// plugins/quantize/cpu
 void quantize_tile(const float* x, int64_t ldx, int rows, int cols, int k, int group, const QuantizedTile& out);
+// plugins/linear/cpu
 void linear_i8(const LinearWeights& w, const QuantizedTile& x, int rows, int panel_begin, int panel_end,
                const LinearOut& out);
 void linear_bf16(const LinearWeights& w, const float* x, int64_t ldx, int rows, int panel_begin, int panel_end,
                  const LinearOut& out);
 void linear_f32(const LinearWeights& w, const float* x, int64_t ldx, int rows, int panel_begin, int panel_end,
                 const LinearOut& out);
+// plugins/embed/cpu
 void gather_i8(const LinearWeights& w, int channel, float* y);
 void gather_bf16(const LinearWeights& w, int channel, float* y);
 void gather_f32(const LinearWeights& w, int channel, float* y);

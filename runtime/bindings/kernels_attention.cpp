@@ -1,6 +1,4 @@
-// rms_norm, rope, kv_append and paged attention of any ISA level, on numpy arrays. For tests: shapes are checked here,
-// so that a wrong one is a ValueError.
-#include <nanobind/ndarray.h>
+// rms_norm, rope, kv_append and paged attention of any ISA level, on numpy arrays. For tests.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
@@ -9,6 +7,7 @@
 
 #include "plugins/cpu/isa.h"
 #include "plugins/cpu/kernels.h"
+#include "runtime/bindings/arrays.h"
 #include "runtime/bindings/bindings.h"
 
 namespace precast {
@@ -18,17 +17,9 @@ using namespace nb::literals;
 
 namespace {
 
-template <typename T, int Dims>
-using Read = nb::ndarray<const T, nb::ndim<Dims>, nb::c_contig, nb::device::cpu>;
-template <typename T, int Dims>
-using Write = nb::ndarray<T, nb::ndim<Dims>, nb::c_contig, nb::device::cpu>;
 // KV blocks [pages][2 · 32 · head_size]; bf16 as any 2-byte type.
 using Blocks = nb::ndarray<nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using ReadBlocks = nb::ndarray<nb::ro, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-
-void require(bool ok, const char* what) {
-  if (!ok) throw nb::value_error(what);
-}
 
 template <typename B>
 KvDType kv_dtype(const B& blocks, size_t head_size) {

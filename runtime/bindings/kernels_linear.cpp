@@ -1,6 +1,4 @@
-// The linears, quantize_tile and the gathers of any ISA level, on numpy arrays. For tests and for timing tactics:
-// shapes are checked here, so that a wrong one is a ValueError.
-#include <nanobind/ndarray.h>
+// The linears, quantize_tile and the gathers of any ISA level, on numpy arrays. For tests.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -9,6 +7,7 @@
 
 #include "plugins/cpu/isa.h"
 #include "plugins/cpu/kernels.h"
+#include "runtime/bindings/arrays.h"
 #include "runtime/bindings/bindings.h"
 
 namespace precast {
@@ -18,16 +17,8 @@ using namespace nb::literals;
 
 namespace {
 
-template <typename T, int Dims>
-using Read = nb::ndarray<const T, nb::ndim<Dims>, nb::c_contig, nb::device::cpu>;
-template <typename T, int Dims>
-using Write = nb::ndarray<T, nb::ndim<Dims>, nb::c_contig, nb::device::cpu>;
 using Bytes = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
 using OptionalRow = std::optional<Read<float, 1>>;
-
-void require(bool ok, const std::string& what) {
-  if (!ok) throw nb::value_error(what.c_str());
-}
 
 enum class WeightType { i8, bf16, f32 };
 

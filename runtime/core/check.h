@@ -30,7 +30,4 @@ inline void require(bool holds, const char* what) {
 // Throws InvariantError when a sequence breaks the invariants of its state.
 void check_sequence(const Sequence& sequence, int32_t page_tokens);
 
-// Throws InvariantError when a batch breaks its invariants or an engine's limits; the pool has num_pages pages.
-void check_batch(const StepBatch& batch, const ModelLimits& limits, int32_t num_pages);
-
 }  // namespace precast

@@ -164,7 +164,7 @@ class Backend {
   // Allocates the KV pool once, before the first run. Throws std::bad_alloc.
   virtual void allocate_pages(int32_t num_pages) = 0;
   // Appends K/V of every row to its pages and writes logits [S][vocab_size]. A row's logits depend on its sequence
-  // alone.
+  // alone. Throws std::invalid_argument for a batch that breaks an invariant or a limit (step_check.h).
   virtual void run(const StepBatch& batch, float* logits) = 0;
   // Copies the first num_tokens tokens of a page (copy-on-write).
   virtual void copy_page(PageId from, PageId to, int32_t num_tokens) = 0;

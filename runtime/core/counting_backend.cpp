@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "runtime/core/check.h"
+#include "runtime/core/step_check.h"
 
 namespace precast {
 namespace {
@@ -26,7 +27,7 @@ void CountingBackend::allocate_pages(int32_t num_pages) {
 }
 
 void CountingBackend::run(const StepBatch& batch, float* logits) {
-  check_batch(batch, config_.limits, num_pages_);
+  check_step(batch, config_.limits, num_pages_);
   if (config_.step_seconds > 0) std::this_thread::sleep_for(std::chrono::duration<double>(config_.step_seconds));
   if (step_++ == config_.fail_at_step) throw std::runtime_error("the counting backend was told to fail");
   for (const StepSequence& s : batch.sequences) {

@@ -22,7 +22,7 @@ class CountingBackend final : public Backend {
   explicit CountingBackend(const CountingConfig& config) : config_(config) {}
   const ModelLimits& limits() const override { return config_.limits; }
   void allocate_pages(int32_t num_pages) override;
-  // Throws InvariantError when the batch breaks its invariants or a sequence's pages do not hold its positions.
+  // Throws InvariantError when a sequence's pages do not hold its positions.
   void run(const StepBatch& batch, float* logits) override;
   void copy_page(PageId from, PageId to, int32_t num_tokens) override;
 

@@ -14,8 +14,7 @@
 
 namespace precast {
 
-// ---- any thread
-// ------------------------------------------------------------------------------------------------------
+// ---- any thread -----------------------------------------------------------------------------------------------------
 
 Executor::Executor(std::shared_ptr<Backend> backend, ExecutorConfig config, std::shared_ptr<const VocabBytes> vocab)
     : limits_(backend->limits()),
@@ -121,8 +120,7 @@ ExecutorStats Executor::stats() const {
   return stats;
 }
 
-// ---- the loop's thread
-// -----------------------------------------------------------------------------------------------
+// ---- the loop's thread ----------------------------------------------------------------------------------------------
 
 void Executor::loop() {
   std::string error;
@@ -196,7 +194,6 @@ void Executor::cancel_now(RequestId id) {
 void Executor::step() {
   for (Sequence* sequence : scheduler_.admit()) live_.at(sequence->id)->output.admitted(Clock::now());
   if (scheduler_.schedule(batch_)) {
-    if constexpr (kDebugChecks) check_batch(batch_, limits_, config_.num_pages);
     backend_->run(batch_, logits_.get());
     scheduler_.complete();
     ++counters_.steps;

@@ -6,6 +6,7 @@
 
 #include "runtime/core/check.h"
 #include "runtime/core/scheduler.h"
+#include "runtime/core/step_check.h"
 
 namespace precast {
 namespace {
@@ -172,7 +173,7 @@ void simulate(unsigned seed) {
     REQUIRE(any == !rows.empty());
     REQUIRE((any || scheduler.empty()));
     if (!any) continue;
-    check_batch(batch, limits(batch_size, budget), pages);
+    check_step(batch, limits(batch_size, budget), pages);
     const std::vector<Sequence*> sampled(scheduler.sampled().begin(), scheduler.sampled().end());
     scheduler.complete();
     for (Sequence* s : sampled) {
