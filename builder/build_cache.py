@@ -29,6 +29,7 @@ from typing import Any
 from precast import files
 from precast.builder.engine_file import EngineFile
 from precast.errors import EngineError, PrecastError
+from precast.json_file import find_object
 from precast.progress import Progress, silent
 
 DEFAULT_MAX_BYTES = 64 << 30
@@ -166,11 +167,7 @@ def content_digest(path: Path) -> str:
 
 def load(name: str) -> dict[str, Any]:
     """A JSON object that is kept in the cache folder; {} when there is none or it is damaged."""
-    try:
-        known = json.loads((cache_dir() / name).read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return known if isinstance(known, dict) else {}
+    return find_object(cache_dir() / name)
 
 
 def store(name: str, known: dict[str, Any]) -> None:
@@ -194,18 +191,15 @@ def _is_engine(folder: Path) -> bool:
 
 def _usable(folder: Path) -> bool:
     try:
-        config = json.loads((folder / "config.json").read_bytes())
         EngineFile.open(folder / "rank0.engine")
-    except (OSError, ValueError, RecursionError, EngineError):
+    except EngineError:
         return False
-    return isinstance(config, dict)
+    return bool(find_object(folder / "config.json"))
 
 
 def _model(folder: Path) -> str:
-    try:
-        return str(json.loads((folder / "config.json").read_bytes())["pretrained_config"]["architecture"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return "damaged"
+    model = find_object(folder / "config.json").get("pretrained_config")
+    return str(model.get("architecture", "damaged")) if isinstance(model, dict) else "damaged"
 
 
 def _touch(folder: Path) -> None:

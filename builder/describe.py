@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from precast.builder.engine_file import EngineFile
 from precast.builder.plan import Plan
 from precast.builder.weights import Checkpoint
 from precast.errors import CheckpointError, EngineError
+from precast.json_file import read_object
 
 ENGINE_KEYS = ("target", "isa", "numerics_id", "build_id", "built_by", "build_config", "memory", "tactics")
 
@@ -20,7 +20,7 @@ def describe_engine(folder: Path, *, verify: bool = False, with_plan: bool = Fal
     `verify` reads every byte: `damage` lists what is wrong then. `with_plan` adds the plan, one op a line. Raises
     EngineError when header, section table or plan are damaged.
     """
-    config = _json_object(folder / "config.json", EngineError)
+    config = read_object(folder / "config.json", EngineError)
     engine = EngineFile.open(folder / "rank0.engine")
     try:
         plan = Plan.from_bytes(bytes(engine.bytes("plan")))
@@ -58,19 +58,9 @@ def describe_checkpoint(folder: Path) -> dict[str, Any]:
     del config["pretrained_config"]
     found = {"kind": "checkpoint", **config}
     if (folder / "report.json").is_file():
-        report = _json_object(folder / "report.json", CheckpointError)
+        report = read_object(folder / "report.json", CheckpointError)
         ratios = report.get("weight_sqnr_db")
         if isinstance(ratios, dict) and ratios:
             worst = report.get("worst")
             found["worst_weight_sqnr_db"] = {m: ratios.get(m) for m in worst} if isinstance(worst, list) else {}
     return found
-
-
-def _json_object(path: Path, error: type[EngineError] | type[CheckpointError]) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as wrong:
-        raise error(f"{path} cannot be read: {wrong}") from None
-    if not isinstance(value, dict):
-        raise error(f"{path} must hold a JSON object")
-    return value

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from precast._native import runtime as native
 from precast.errors import EngineError, RequestError
+from precast.json_file import read_object
 from precast.runtime.memory import available_memory
 from precast.runtime.output import RequestOutput
 from precast.runtime.sampling import SamplingParams, defaults_of
@@ -48,7 +48,7 @@ class Session:
         self.folder = folder
         self.tokenizer = Tokenizer.from_folder(folder) if (folder / "tokenizer.json").is_file() else None
         self.chat_template = ChatTemplate.from_folder(folder) if self.tokenizer is not None else None
-        generation = _json_object(folder / "generation_config.json")
+        generation = read_object(folder / "generation_config.json", EngineError, optional=True)
         self._model_defaults = defaults_of(generation, str(folder / "generation_config.json"))
         self._use_defaults = generation_config
         loaded = native.Engine(str(path), num_threads or 0)
@@ -158,7 +158,7 @@ def num_pages(limits: native.ModelLimits, kv_cache_memory: int | None, available
 def _config(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise EngineError(f"there is no engine folder {folder}; `precast build` makes one")
-    config = _json_object(folder / "config.json")
+    config = read_object(folder / "config.json", EngineError, optional=True)
     if config.get("format") != FORMAT:
         raise EngineError(f"{folder} is not a precast engine; `precast build` makes one")
     if config.get("format_version") != FORMAT_VERSION:
@@ -167,16 +167,3 @@ def _config(folder: Path) -> dict[str, Any]:
             f"{FORMAT_VERSION}; build it again with this precast"
         )
     return config
-
-
-def _json_object(path: Path) -> dict[str, Any]:
-    """The object in `path`, {} when there is no such file. Raises EngineError when it is something else."""
-    try:
-        value = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise EngineError(f"{path} cannot be read: {error}") from None
-    if not isinstance(value, dict):
-        raise EngineError(f"{path} must hold a JSON object")
-    return value

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from precast.errors import SourceError
+from precast.json_file import LFS_POINTER
 from precast.quantize.sources.gguf_file import GgufSource
 from precast.quantize.sources.hf_folder import HfFolder
 from precast.quantize.sources.source import Source
@@ -28,7 +29,7 @@ def open_source(path: Path) -> Source:
         raise SourceError(f"{path} cannot be read: {error.strerror}") from None
     if head.startswith(b"GGUF"):
         return GgufSource(path)
-    if head.startswith(b"version https://git-lfs"):
+    if head.startswith(LFS_POINTER):
         raise SourceError(f"{path} is a Git LFS pointer, not the model; run `git lfs pull` in its folder")
     if path.suffix == ".safetensors":
         raise SourceError(f"{path} is one file of a model; give the folder that holds it and its config.json")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,33 +9,14 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as RustTokenizer
 
 from precast.errors import RequestError, SourceError
-
-MAX_JSON_BYTES = 256 << 20
-"""Real tokenizers of 256k tokens take about 35 MB."""
-
-LFS_POINTER = b"version https://git-lfs"
+from precast.json_file import LFS_POINTER, read_object
 
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in `path`; {} when there is no such file. Raises SourceError when it is not a JSON object."""
-    try:
-        if path.stat().st_size > MAX_JSON_BYTES:
-            raise SourceError(f"{path} is larger than {MAX_JSON_BYTES >> 20} MiB: not a model's JSON file")
-        data = path.read_bytes()
-        if data.startswith(LFS_POINTER):
-            raise SourceError(f"{path} is a Git LFS pointer, not the file; run `git lfs pull` in its folder")
-        value = json.loads(data)
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except OSError as error:
-        raise SourceError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise SourceError(f"{path} is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise SourceError(f"{path} must hold a JSON object")
-    return value
+    return read_object(path, SourceError, optional=True)
 
 
 def token_text(value: Any) -> str | None:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from fnmatch import fnmatchcase
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from precast.errors import CheckpointError
+from precast.json_file import read_object
 
 FORMAT = "precast-checkpoint"
 FORMAT_VERSION = 0
@@ -25,9 +25,6 @@ SIDE_FILES = (
     "generation_config.json",
 )
 """What goes along with the weights from source to checkpoint to engine, where it exists."""
-
-# Largest config.json that is read: real ones are a few KiB; a bigger one is not a config.
-MAX_CONFIG_BYTES = 4 << 20
 
 # Names of a layer's tensors are made before the weights are looked at: a damaged number must not make billions.
 MAX_LAYERS = 10_000
@@ -185,19 +182,11 @@ def _is_positive(value: Any) -> bool:
 
 
 def read_config(folder: Path) -> ModelConfig:
-    """Reads `folder`/config.json. Raises CheckpointError when it is missing, too large, not JSON, or not ours."""
+    """Reads `folder`/config.json. Raises CheckpointError when it is missing, not JSON, or not ours."""
     path = folder / "config.json"
-    try:
-        if path.stat().st_size > MAX_CONFIG_BYTES:
-            raise CheckpointError(f"{path} is larger than {MAX_CONFIG_BYTES >> 20} MiB: not a config")
-        value = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise CheckpointError(f"{folder} has no config.json: not a checkpoint") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from None
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} must hold a JSON object")
-    return ModelConfig.from_json(value, str(path))
+    if not path.exists():
+        raise CheckpointError(f"{folder} has no config.json: not a checkpoint")
+    return ModelConfig.from_json(read_object(path, CheckpointError), str(path))
 
 
 def is_quantized(config: ModelConfig, module: str) -> bool:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from precast.errors import PrecastError
+from precast.json_file import find_object
 
 ROOM_RESERVE = 64 << 20
 
@@ -69,11 +70,7 @@ def refuse_foreign(target: Path, replaces: str | None = None) -> None:
         if target.exists() or target.is_symlink():
             raise PrecastError(f"{target} exists and is not a folder; give another output folder")
         return
-    try:
-        config = json.loads((target / "config.json").read_bytes())
-    except (OSError, ValueError, RecursionError):
-        config = None
-    ours = replaces is not None and isinstance(config, dict) and config.get("format") == replaces
+    ours = replaces is not None and find_object(target / "config.json").get("format") == replaces
     if not ours and any(target.iterdir()):
         raise PrecastError(f"{target} holds other files, which would be lost; give a new output folder")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
@@ -11,6 +10,7 @@ from precast import __version__
 from precast._native import kernels
 from precast.checkpoint import FORMAT as CHECKPOINT_FORMAT
 from precast.errors import EngineError, PrecastError, SourceError
+from precast.json_file import find_object
 from precast.progress import Progress, silent
 from precast.runtime import llm
 from precast.runtime.base_llm import RuntimeOptions
@@ -37,11 +37,7 @@ the other way gives about 0.03; a wrong layout gives more than 1."""
 
 def kind_of(path: Path) -> str:
     """ "engine", "checkpoint" or "source", by the `format` key of the folder's config.json."""
-    try:
-        value = json.loads((path / "config.json").read_bytes())
-        named = value.get("format") if isinstance(value, dict) else None
-    except (OSError, ValueError, RecursionError):
-        named = None
+    named = find_object(path / "config.json").get("format")
     return {ENGINE_FORMAT: "engine", CHECKPOINT_FORMAT: "checkpoint"}.get(str(named), "source")
 
 

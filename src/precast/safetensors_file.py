@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from precast import files
 from precast.errors import SourceError
+from precast.json_file import LFS_POINTER
 
 Array = npt.NDArray[Any]
 
@@ -94,7 +95,7 @@ class SafetensorsFile:
 
 
 def _recognise(path: Path, head: bytes, size: int) -> None:
-    if head.startswith(b"version https://git-lfs"):
+    if head.startswith(LFS_POINTER):
         raise SourceError(f"{path} is a Git LFS pointer, not the weights; run `git lfs pull` in its folder")
     if head.startswith(b"PK\3\4") or head.startswith(b"\x80\x02"):
         raise SourceError(f"{path} is a pickle, not safetensors; precast reads safetensors only")
