@@ -60,6 +60,12 @@ class SamplingParams:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
                 raise RequestError(f"{name} is {value!r}; it must be a number")
+            if isinstance(value, int) and value.bit_length() > 64:  # more than a double may hold
+                raise RequestError(f"{name} is an integer of {value.bit_length()} bits; it must be a smaller number")
+        for name in ("stop", "stop_token_ids"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, Sequence):
+                raise RequestError(f"{name} is {value!r}; it must be a list")
         for name in ("ignore_eos", "skip_special_tokens"):
             if not isinstance(getattr(self, name), bool):
                 raise RequestError(f"{name} is {getattr(self, name)!r}; it must be True or False")
