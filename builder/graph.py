@@ -116,10 +116,10 @@ def _fits(op: Op) -> bool:
             return all(v.columns == out.columns for v in op.inputs)
         case "linear":
             n, k, epilogue = op.attributes["n"], op.attributes["k"], op.attributes["epilogue"]
-            columns = n // 2 if epilogue == "silu_mul" and isinstance(n, int) else n
+            columns = n // 2 if epilogue == "gated" and isinstance(n, int) else n
             return (
                 (len(op.inputs) == 2) == (epilogue == "add")
-                and (len(op.modules) == 2) == (epilogue == "silu_mul")
+                and (len(op.modules) == 2) == (epilogue == "gated")
                 and (op.inputs[0].columns, out.columns) == (k, columns)
                 and all(v.columns == out.columns for v in op.inputs[1:])
             )

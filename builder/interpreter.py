@@ -14,6 +14,7 @@ from precast.builder.graph import Graph, Op, Value
 from precast.builder.rope import inverse_frequencies
 from precast.builder.weights import Checkpoint
 from precast.checkpoint import is_quantized
+from precast.plugins.activation.reference import activation, gated_activation
 from precast.plugins.embed.reference import embed
 from precast.plugins.gather_rows.reference import gather_rows
 from precast.plugins.linear import reference as linear_reference
@@ -83,7 +84,7 @@ class Interpreter:
                 y = paged_attention(q, self.keys[layer], self.values[layer], self.positions, scale)
                 return y.reshape(len(x[0]), -1)
             case "gated_activation":
-                return linear_reference.silu_mul(x[0], x[1])
+                return gated_activation(str(op.attributes["activation"]), x[0], x[1])
             case "add":
                 return x[0] + x[1]
         raise ValueError(f"unknown op {op.kind}")
@@ -100,9 +101,11 @@ class Interpreter:
             y = linear_reference.linear_int8(x[0], weight, scale, group, bias)
         else:
             y = linear_reference.linear(x[0], weight, bias)
-        if op.attributes["epilogue"] == "silu_mul":
+        if op.attributes["epilogue"] == "gated":
             half = y.shape[-1] // 2
-            return linear_reference.silu_mul(y[:, :half], y[:, half:])
+            return gated_activation(str(op.attributes["activation"]), y[:, :half], y[:, half:])
+        if op.attributes["epilogue"] == "act":
+            return activation(str(op.attributes["activation"]), y)
         return x[1] + y if op.attributes["epilogue"] == "add" else y
 
     def _rope(self, qkv: F32) -> F32:

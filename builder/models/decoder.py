@@ -48,7 +48,7 @@ class _Builder:
         c, prefix = self.config, f"transformer.layers.{layer}.mlp"
         gate = self.linear(prefix + ".fc", x, c.intermediate_size, c.mlp_bias)
         up = self.linear(prefix + ".gate", x, c.intermediate_size, c.mlp_bias)
-        h = self.op("gated_activation", prefix + ".act", c.intermediate_size, (gate, up))
+        h = self.op("gated_activation", prefix + ".act", c.intermediate_size, (gate, up), activation=c.hidden_act)
         return self.linear(prefix + ".proj", h, c.hidden_size, c.mlp_bias)
 
 

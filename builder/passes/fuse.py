@@ -13,7 +13,7 @@ def _makers(graph: Graph) -> dict[Value, Op]:
 
 
 def merge_gate_up(graph: Graph, config: ModelConfig) -> Graph:
-    """linear(fc), linear(gate), gated_activation → one linear over both, whose epilogue is silu(gate)·up.
+    """linear(fc), linear(gate), gated_activation → one linear over both, whose epilogue is activation(gate)·up.
 
     One sweep over the activations instead of two, and the two wide intermediate values never reach memory. Left alone
     when one is quantized and the other is not: one packed weight has one dtype.
@@ -31,7 +31,7 @@ def merge_gate_up(graph: Graph, config: ModelConfig) -> Graph:
         if not alike or any(uses[v] != 1 for v in op.inputs):
             continue
         n = 2 * op.outputs[0].columns
-        attributes = gate.attributes | {"n": n, "epilogue": "silu_mul"}
+        attributes = gate.attributes | {"n": n, "epilogue": "gated", "activation": op.attributes["activation"]}
         merged[id(op)] = Op("linear", gate.inputs, op.outputs, gate.modules + up.modules, attributes)
         gone |= {id(gate), id(up)}
     return Graph(tuple(merged.get(id(op), op) for op in graph.ops if id(op) not in gone))

@@ -16,13 +16,18 @@ inline constexpr int kPanel = 16;          // output channels of a packed weight
 inline constexpr int kPageTokens = 32;     // tokens of a KV page
 inline constexpr int kContextSplit = 256;  // positions of one attention partial; a multiple of kPageTokens
 
+// ---- activation functions (plugins/activation/reference.py) --------------------------------------------------------
+
+enum class Activation : uint8_t { silu, gelu, gelu_tanh, gelu_quick, relu, relu2 };
+
 // ---- linear -------------------------------------------------------------------------------------------------------
 
 // What happens to y = x·Wᵀ (+ bias) before it is stored.
 enum class Epilogue : uint8_t {
-  none,      // y[row][n] = acc
-  add,       // y[row][n] = residual[row][n] + acc; residual has y's leading dimension and may be y itself
-  silu_mul,  // panels alternate gate, up: y[row][16·p + i] = silu(gate) · up for panel pair p; y has N/2 columns
+  none,   // y[row][n] = acc
+  add,    // y[row][n] = residual[row][n] + acc; residual has y's leading dimension and may be y itself
+  act,    // y[row][n] = activation(acc)
+  gated,  // panels alternate gate, up: y[row][16·p + i] = activation(gate) · up for panel pair p; y has N/2 columns
 };
 
 struct LinearOut {
@@ -31,6 +36,7 @@ struct LinearOut {
   const float* bias;      // [N] in packed channel order, or null
   const float* residual;  // [rows][ldy], first row of the tile; null unless Epilogue::add
   Epilogue epilogue;
+  Activation activation;  // of Epilogue::act and Epilogue::gated
 };
 
 // Packed weights. N is a multiple of 16 (the packer pads; padded channels are zero and are written to y, whose ldy has
@@ -89,7 +95,7 @@ struct KernelTable {
   // --- linear. How to split the work: cut the panels into blocks of about 128 KiB of weights (an even number of
   // panels; bf16 and f32: 8 to 32 panels, because each call packs its activations), and let a thread take a block and
   // run all row tiles over it: the weights come from memory once and from the L2 cache for all other tiles. Split the
-  // rows evenly over as few tiles as hold them (16 rows of 12: 8 + 8). With Epilogue::silu_mul panel_begin and
+  // rows evenly over as few tiles as hold them (16 rows of 12: 8 + 8). With Epilogue::gated panel_begin and
   // panel_end are even. Reduction order, int8: integers exact inside a group; acc = fma(group scale, float(sum of
   // group), acc) over groups in rising K; y = acc · scale[n]. bf16/f32: one accumulator per output, in rising K (bf16
   // on avx512: in pairs of K, x rounded to bf16). The result of a row is the same for every `rows`.
@@ -108,6 +114,10 @@ struct KernelTable {
   void (*gather_i8)(const LinearWeights& w, int channel, float* y);
   void (*gather_bf16)(const LinearWeights& w, int channel, float* y);
   void (*gather_f32)(const LinearWeights& w, int channel, float* y);
+
+  // --- one row of n: y = activation(x); y = activation(gate) · up. y may be x, gate or up.
+  void (*activation)(Activation kind, const float* x, int n, float* y);
+  void (*gated_activation)(Activation kind, const float* gate, const float* up, int n, float* y);
 
   // --- one row of n: y = x · rsqrt(mean(x²) + eps) · gain (gain null: 1). y may be x.
   void (*rms_norm)(const float* x, const float* gain, float eps, int n, float* y);

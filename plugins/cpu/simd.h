@@ -152,12 +152,6 @@ inline F32 where_negative(F32 x, F32 a, F32 b) {
 #endif
 }
 
-// x · sigmoid(x) = x · (x < 0 ? e : 1) / (1 + e) with e = exp(−|x|), which cannot overflow: silu(−1e38) is −0.
-inline F32 silu(F32 x) {
-  const F32 e = exp(sub(zero(), abs(x)));
-  return div(mul(x, where_negative(x, e, set1(1.0f))), add(set1(1.0f), e));
-}
-
 // Round to nearest even; NaN stays NaN.
 inline bf16_t to_bf16(float x) {
   uint32_t bits;

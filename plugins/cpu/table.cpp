@@ -16,6 +16,9 @@ void linear_f32(const LinearWeights& w, const float* x, int64_t ldx, int rows, i
 void gather_i8(const LinearWeights& w, int channel, float* y);
 void gather_bf16(const LinearWeights& w, int channel, float* y);
 void gather_f32(const LinearWeights& w, int channel, float* y);
+// plugins/activation/cpu
+void activation(Activation kind, const float* x, int n, float* y);
+void gated_activation(Activation kind, const float* gate, const float* up, int n, float* y);
 // plugins/rms_norm/cpu
 void rms_norm(const float* x, const float* gain, float eps, int n, float* y);
 // plugins/rope/cpu
@@ -43,6 +46,8 @@ const KernelTable kTable = {
     .gather_i8 = gather_i8,
     .gather_bf16 = gather_bf16,
     .gather_f32 = gather_f32,
+    .activation = activation,
+    .gated_activation = gated_activation,
     .rms_norm = rms_norm,
     .rope = rope,
     .kv_append = kv_append,

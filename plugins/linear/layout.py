@@ -107,7 +107,7 @@ def unpack(tag: str, packed: Array, n: int, k: int) -> Array:
 def interleave_gate_up(gate: Array, up: Array) -> Array:
     """Gate and up, both [N, …] of the same shape and dtype, as [2N', …] in alternating panels of 16 channels.
 
-    What the `silu_mul` epilogue wants: channels 16·2p … hold the gate's 16p …, channels 16·(2p + 1) … the up's. N' is N
+    What the `gated` epilogue wants: channels 16·2p … hold the gate's 16p …, channels 16·(2p + 1) … the up's. N' is N
     padded to a multiple of 16 with zeros. Works on weights [N, K], biases [N] and scales [N] alike.
     """
     if gate.shape != up.shape or gate.dtype != up.dtype:

@@ -1,4 +1,4 @@
-"""`linear`: y = x·Wᵀ + bias, its int8 form, and the gated activation that its epilogue can fuse."""
+"""`linear`: y = x·Wᵀ + bias, and its int8 form."""
 
 from __future__ import annotations
 
@@ -43,13 +43,4 @@ def linear_int8(x: Array, weight_int8: Array, scale: Array, group: int, bias: Ar
         y: F32 = acc * np.asarray(scale, np.float32)
         if bias is not None:
             y = y + np.asarray(bias, np.float32)
-    return y
-
-
-def silu_mul(gate: Array, up: Array) -> F32:
-    """silu(gate) · up with silu(x) = x / (1 + e^−x); f32 of any one shape. silu(−∞) is NaN, as −∞ · 0 is."""
-    gate = np.asarray(gate, np.float32)
-    with np.errstate(over="ignore", invalid="ignore"):
-        e = np.exp(-np.abs(gate))
-        y: F32 = (gate * np.where(gate < 0, e, 1) / (1 + e) * np.asarray(up, np.float32)).astype(np.float32)
     return y

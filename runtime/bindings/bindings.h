@@ -2,12 +2,19 @@
 #pragma once
 #include <nanobind/nanobind.h>
 
+#include <string>
+
+#include "plugins/cpu/kernels.h"
+
 namespace precast {
 
 void bind_isa(nanobind::module_& m);
-void bind_linear_kernels(nanobind::module_& m);     // linear, quantize, gather
-void bind_attention_kernels(nanobind::module_& m);  // rms_norm, rope, kv_append, paged_attention
-void bind_engine(nanobind::module_& m);             // engine files and the CPU backend
-void bind_executor(nanobind::module_& m);           // requests, scheduler, sampling, text out
+void bind_elementwise_kernels(nanobind::module_& m);  // activations
+void bind_linear_kernels(nanobind::module_& m);       // linear, quantize, gather
+void bind_attention_kernels(nanobind::module_& m);    // rms_norm, rope, kv_append, paged_attention
+void bind_engine(nanobind::module_& m);               // engine files and the CPU backend
+void bind_executor(nanobind::module_& m);             // requests, scheduler, sampling, text out
+
+Activation activation_of(const std::string& name);  // throws nanobind::value_error
 
 }  // namespace precast

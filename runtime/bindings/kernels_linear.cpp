@@ -40,8 +40,9 @@ LinearWeights weights(const Bytes& w, WeightType type, const float* scale, size_
 Epilogue epilogue_of(const std::string& name) {
   if (name == "none") return Epilogue::none;
   if (name == "add") return Epilogue::add;
-  if (name == "silu_mul") return Epilogue::silu_mul;
-  throw nb::value_error(("unknown epilogue \"" + name + "\"; the epilogues are none, add and silu_mul").c_str());
+  if (name == "act") return Epilogue::act;
+  if (name == "gated") return Epilogue::gated;
+  throw nb::value_error(("unknown epilogue \"" + name + "\"; the epilogues are none, add, act and gated").c_str());
 }
 
 // y and what is added to it, checked against the weight and the panels of the call.
@@ -49,19 +50,23 @@ struct Output {
   Write<float, 2> y;
   OptionalRow bias;
   std::optional<Read<float, 2>> residual;
-  std::string epilogue;
+  std::string epilogue, activation;
   int panel_begin;
   int panel_end;  // −1: all
 
   LinearOut checked(const LinearWeights& w, size_t rows) {
-    const LinearOut out{y.data(), static_cast<int64_t>(y.shape(1)), bias ? bias->data() : nullptr,
-                        residual ? residual->data() : nullptr, epilogue_of(epilogue)};
+    const LinearOut out{y.data(),
+                        static_cast<int64_t>(y.shape(1)),
+                        bias ? bias->data() : nullptr,
+                        residual ? residual->data() : nullptr,
+                        epilogue_of(epilogue),
+                        activation_of(activation)};
     if (panel_end < 0) panel_end = w.n / kPanel;
-    const bool pairs = out.epilogue == Epilogue::silu_mul;
+    const bool pairs = out.epilogue == Epilogue::gated;
     require(0 <= panel_begin && panel_begin <= panel_end && panel_end <= w.n / kPanel,
             "the panels of the call lie outside the weight");
     require(!pairs || (w.n % (2 * kPanel) == 0 && panel_begin % 2 == 0 && panel_end % 2 == 0),
-            "silu_mul works on pairs of panels");
+            "gated works on pairs of panels");
     require(y.shape(0) == rows && y.shape(1) >= static_cast<size_t>(pairs ? w.n / 2 : w.n),
             "y has not the rows of x and a column for each packed channel");
     require(!bias || bias->shape(0) == static_cast<size_t>(w.n), "the bias has not one value per packed channel");
@@ -91,7 +96,8 @@ void quantize(const std::string& level, const Read<float, 2>& x, int k, int grou
 
 void linear_i8(const std::string& level, const Bytes& w, const Read<float, 1>& w_scale, int group, Read<int8_t, 3> q,
                Read<float, 2> scale, Read<int32_t, 2> sum, Write<float, 2> y, OptionalRow bias,
-               std::optional<Read<float, 2>> residual, const std::string& epilogue, int panel_begin, int panel_end) {
+               std::optional<Read<float, 2>> residual, const std::string& epilogue, const std::string& activation,
+               int panel_begin, int panel_end) {
   const KernelTable& table = kernel_table(level);
   const LinearWeights weight = weights(w, WeightType::i8, w_scale.data(), w_scale.shape(0), group);
   const size_t rows = q.shape(1), groups = group == 0 ? 1 : static_cast<size_t>(weight.k / group);
@@ -99,7 +105,7 @@ void linear_i8(const std::string& level, const Bytes& w, const Read<float, 1>& w
   require(q.shape(0) == static_cast<size_t>(weight.k / 4) && q.shape(2) == 4, "q is not [K/4][rows][4]");
   require(scale.shape(0) == groups && scale.shape(1) == rows && sum.shape(0) == groups && sum.shape(1) == rows,
           "scale and sum are not [groups][rows]");
-  Output output{y, bias, residual, epilogue, panel_begin, panel_end};
+  Output output{y, bias, residual, epilogue, activation, panel_begin, panel_end};
   const LinearOut out = output.checked(weight, rows);
   // The kernel only reads the tile; QuantizedTile is mutable because quantize_tile fills the same struct.
   const QuantizedTile tile{const_cast<int8_t*>(q.data()), const_cast<float*>(scale.data()),
@@ -111,13 +117,13 @@ void linear_i8(const std::string& level, const Bytes& w, const Read<float, 1>& w
 template <WeightType Type>
 void linear_float(const std::string& level, const Bytes& w, const Read<float, 2>& x, Write<float, 2> y,
                   OptionalRow bias, std::optional<Read<float, 2>> residual, const std::string& epilogue,
-                  int panel_begin, int panel_end) {
+                  const std::string& activation, int panel_begin, int panel_end) {
   const KernelTable& table = kernel_table(level);
   const LinearWeights weight = weights(w, Type, nullptr, 0, 0);
   const size_t rows = x.shape(0);
   require(rows >= 1 && rows <= static_cast<size_t>(table.tile_rows_float), "x has no rows, or more than a tile has");
   require(x.shape(1) == static_cast<size_t>(weight.k), "x has not the columns of the packed weight");
-  Output output{y, bias, residual, epilogue, panel_begin, panel_end};
+  Output output{y, bias, residual, epilogue, activation, panel_begin, panel_end};
   const LinearOut out = output.checked(weight, rows);
   const auto kernel = Type == WeightType::bf16 ? table.linear_bf16 : table.linear_f32;
   nb::gil_scoped_release released;
@@ -148,14 +154,15 @@ void bind_linear_kernels(nb::module_& m) {
   m.def("quantize_tile", &quantize, "level"_a, "x"_a, "k"_a, "group"_a, "q"_a, "scale"_a, "sum"_a,
         "x f32 [rows][cols] → q i8 [k/4][rows][4], scale f32 and sum i32 [groups][rows].");
   m.def("linear_i8", &linear_i8, "level"_a, "w"_a, "w_scale"_a, "group"_a, "q"_a, "scale"_a, "sum"_a, "y"_a,
-        "bias"_a = nb::none(), "residual"_a = nb::none(), "epilogue"_a = "none", "panel_begin"_a = 0,
-        "panel_end"_a = -1, "y f32 [rows][≥ N] (silu_mul: N/2) from a quantized tile; see kernels.h.");
+        "bias"_a = nb::none(), "residual"_a = nb::none(), "epilogue"_a = "none", "activation"_a = "silu",
+        "panel_begin"_a = 0, "panel_end"_a = -1,
+        "y f32 [rows][≥ N] (gated: N/2) from a quantized tile; see kernels.h.");
   m.def("linear_bf16", &linear_float<WeightType::bf16>, "level"_a, "w"_a, "x"_a, "y"_a, "bias"_a = nb::none(),
-        "residual"_a = nb::none(), "epilogue"_a = "none", "panel_begin"_a = 0, "panel_end"_a = -1,
-        "y f32 [rows][≥ N] (silu_mul: N/2) from x f32 [rows][K]; w holds bf16 as any 2-byte type.");
+        "residual"_a = nb::none(), "epilogue"_a = "none", "activation"_a = "silu", "panel_begin"_a = 0,
+        "panel_end"_a = -1, "y f32 [rows][≥ N] (gated: N/2) from x f32 [rows][K]; w holds bf16 as any 2-byte type.");
   m.def("linear_f32", &linear_float<WeightType::f32>, "level"_a, "w"_a, "x"_a, "y"_a, "bias"_a = nb::none(),
-        "residual"_a = nb::none(), "epilogue"_a = "none", "panel_begin"_a = 0, "panel_end"_a = -1,
-        "y f32 [rows][≥ N] (silu_mul: N/2) from x f32 [rows][K].");
+        "residual"_a = nb::none(), "epilogue"_a = "none", "activation"_a = "silu", "panel_begin"_a = 0,
+        "panel_end"_a = -1, "y f32 [rows][≥ N] (gated: N/2) from x f32 [rows][K].");
   m.def(
       "gather_i8",
       [](const std::string& level, const Bytes& w, const Read<float, 1>& w_scale, int channel,

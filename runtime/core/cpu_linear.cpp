@@ -1,4 +1,5 @@
 // linear: blocks of panels × groups of row tiles.
+#include "plugins/cpu/activation_names.h"
 #include "runtime/core/cpu_op_maker.h"
 
 namespace precast {
@@ -20,13 +21,11 @@ class Linear final : public CpuOp {
   Linear(const CpuOpMaker& maker, const CpuValue& in, const CpuValue& out)
       : context_(maker.context), in_(in), out_(out) {
     const Attributes& attributes = maker.op.attributes;
-    const std::string& epilogue = attributes.text("epilogue");
-    CpuOpMaker::expect(epilogue == "none" || epilogue == "add" || epilogue == "silu_mul",
-                       "it has the unknown epilogue " + epilogue);
-    epilogue_ = epilogue == "none" ? Epilogue::none : epilogue == "add" ? Epilogue::add : Epilogue::silu_mul;
+    epilogue_ = epilogue_named(attributes.text("epilogue"));
+    if (epilogue_ == Epilogue::act || epilogue_ == Epilogue::gated) activation_ = maker.activation();
     const int64_t n = attributes.integer("n", 1, 1 << 27), k = attributes.integer("k", 1, 1 << 26);
-    const bool pairs = epilogue_ == Epilogue::silu_mul, has_bias = attributes.integer("has_bias", 0, 1) == 1;
-    CpuOpMaker::expect(!pairs || n % 2 == 0, "silu_mul needs an even n");
+    const bool pairs = epilogue_ == Epilogue::gated, has_bias = attributes.integer("has_bias", 0, 1) == 1;
+    CpuOpMaker::expect(!pairs || n % 2 == 0, "a gated linear needs an even n");
     CpuOpMaker::expect(!maker.op.weights.empty(), "it has no weight");
     const Section& w = maker.section(0);
     kind_ = weight_kind(maker, w);
@@ -37,10 +36,8 @@ class Linear final : public CpuOp {
                        std::string("its input is not ") + (i8 ? "quantized" : "f32") + " of " + std::to_string(k) +
                            " columns and the output's rows");
     maker.f32_output(pairs ? n / 2 : n, in.sampled_rows);
-    if (epilogue_ == Epilogue::add) {
-      residual_ = &maker.f32_input(1, n, in.sampled_rows);
-      CpuOpMaker::expect(out.data != nullptr, "the logits take no residual");
-    }
+    if (epilogue_ == Epilogue::add) residual_ = &maker.f32_input(1, n, in.sampled_rows);
+    CpuOpMaker::expect(out.data != nullptr || epilogue_ == Epilogue::none, "the logits take no epilogue");
     const int64_t padded_n = pairs ? 2 * round_up(n / 2, kPanel) : round_up(n, kPanel);
     const float* scale = i8 ? maker.vector(1, padded_n) : nullptr;
     if (has_bias) bias_ = maker.vector(i8 ? 2 : 1, padded_n);
@@ -75,6 +72,14 @@ class Linear final : public CpuOp {
     int rows;
   };
 
+  static Epilogue epilogue_named(const std::string& name) {
+    if (name == "none") return Epilogue::none;
+    if (name == "add") return Epilogue::add;
+    if (name == "act") return Epilogue::act;
+    CpuOpMaker::expect(name == "gated", "it has the unknown epilogue " + name);
+    return Epilogue::gated;
+  }
+
   // Blocks that the panels are cut into, as evenly as pairs of panels can be: few enough to be no smaller than the
   // kernels like them, many enough to stay in the cache, and a multiple of the threads, so that none waits for
   // another's extra one.
@@ -89,7 +94,7 @@ class Linear final : public CpuOp {
   void run_tile(const CpuStep& step, const Tile& tile, int panel_begin, int panel_end, int thread) const {
     float* y = out_.data == nullptr ? step.logits + tile.row * out_.ld : out_.row(tile.row);
     const float* residual = residual_ == nullptr ? nullptr : residual_->row(tile.row);
-    const LinearOut out{y, out_.ld, bias_, residual, epilogue_};
+    const LinearOut out{y, out_.ld, bias_, residual, epilogue_, activation_};
     if (epilogue_ == Epilogue::none && int64_t{kPanel} * panel_end > out_.ld) {
       --panel_end;
       tail(out, tile, panel_end, thread);
@@ -105,7 +110,8 @@ class Linear final : public CpuOp {
     w.w = static_cast<const std::byte*>(w_.w) + panel * panel_bytes_;
     w.scale = w_.scale == nullptr ? nullptr : w_.scale + channel;
     w.n = kPanel;
-    multiply(w, tile, 0, 1, {y, kPanel, bias_ == nullptr ? nullptr : bias_ + channel, nullptr, Epilogue::none});
+    multiply(w, tile, 0, 1,
+             {y, kPanel, bias_ == nullptr ? nullptr : bias_ + channel, nullptr, Epilogue::none, activation_});
     for (int r = 0; r < tile.rows; ++r) {
       std::copy(y + r * kPanel, y + r * kPanel + (out_.ld - channel), out.y + r * out.ldy + channel);
     }
@@ -125,6 +131,7 @@ class Linear final : public CpuOp {
   const CpuValue* residual_ = nullptr;
   WeightKind kind_;
   Epilogue epilogue_;
+  Activation activation_ = Activation::silu;  // unused unless the epilogue has one
   LinearWeights w_;
   const float* bias_ = nullptr;
   int64_t panel_bytes_;

@@ -3,17 +3,15 @@
 #include <map>
 #include <string>
 
+#include "plugins/cpu/activation_names.h"
+
 namespace precast {
 
 std::unique_ptr<CpuOp> CpuOpMaker::make() const {
   static const std::map<std::string, std::unique_ptr<CpuOp> (*)(const CpuOpMaker&)> kMakers = {
-      {"embed", make_embed},
-      {"gather_rows", make_gather_rows},
-      {"linear", make_linear},
-      {"paged_attention", make_paged_attention},
-      {"quantize", make_quantize},
-      {"rms_norm", make_rms_norm},
-      {"rope_kv_append", make_rope_kv_append},
+      {"activation", make_activation},   {"embed", make_embed},       {"gated_activation", make_gated_activation},
+      {"gather_rows", make_gather_rows}, {"linear", make_linear},     {"paged_attention", make_paged_attention},
+      {"quantize", make_quantize},       {"rms_norm", make_rms_norm}, {"rope_kv_append", make_rope_kv_append},
   };
   const auto maker = kMakers.find(op.kernel);
   expect(maker != kMakers.end(), "this precast has no kernel " + op.kernel + "; build the engine again");
@@ -78,6 +76,13 @@ const float* CpuOpMaker::vector(size_t i, int64_t n) const {
 
 int CpuOpMaker::layer() const {
   return static_cast<int>(op.attributes.integer("layer", 0, context.model.num_layers - 1));
+}
+
+Activation CpuOpMaker::activation() const {
+  const std::string& name = op.attributes.text("activation");
+  const std::optional<Activation> found = activation_named(name);
+  expect(found.has_value(), "this precast has no activation function " + name);
+  return *found;
 }
 
 WeightKind weight_kind(const CpuOpMaker& maker, const Section& section) {

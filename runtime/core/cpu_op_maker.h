@@ -29,6 +29,7 @@ class CpuOpMaker {
   const Section& section(size_t i) const;
   const float* vector(size_t i, int64_t n) const;  // a section of layout vector.f32 with n values
   int layer() const;
+  Activation activation() const;  // the function that the attribute "activation" names
 };
 
 // Packed weights [n, k] of a section, both before padding.
@@ -40,6 +41,8 @@ int64_t padded_k(WeightKind kind, int64_t k, int64_t group);
 LinearWeights packed_weights(const CpuOpMaker& maker, const Section& section, int64_t padded_n, int64_t padded_k,
                              int32_t group, const float* scale);
 
+std::unique_ptr<CpuOp> make_activation(const CpuOpMaker& maker);
+std::unique_ptr<CpuOp> make_gated_activation(const CpuOpMaker& maker);
 std::unique_ptr<CpuOp> make_embed(const CpuOpMaker& maker);
 std::unique_ptr<CpuOp> make_gather_rows(const CpuOpMaker& maker);
 std::unique_ptr<CpuOp> make_rms_norm(const CpuOpMaker& maker);

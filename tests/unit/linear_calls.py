@@ -47,13 +47,21 @@ class PackedLinear:
         return np.concatenate([vector, np.zeros(self.n - len(vector), np.float32)])
 
     def tile(
-        self, x: Array, y: Array, residual: Array | None, bias: Array | None, epilogue: str, panels: tuple[int, int]
+        self,
+        x: Array,
+        y: Array,
+        residual: Array | None,
+        bias: Array | None,
+        epilogue: str,
+        panels: tuple[int, int],
+        activation: str = "silu",
     ) -> None:
         more = {
             "y": y,
             "bias": bias,
             "residual": residual,
             "epilogue": epilogue,
+            "activation": activation,
             "panel_begin": panels[0],
             "panel_end": panels[1],
         }
@@ -73,11 +81,12 @@ class PackedLinear:
         bias: Array | None = None,
         epilogue: str = "none",
         residual: Array | None = None,
+        activation: str = "silu",
         tile_rows: int | None = None,
         panels_per_call: int | None = None,
     ) -> Array:
-        """y [rows][N padded] (silu_mul: half of it), by tiles of `tile_rows` and calls of `panels_per_call`."""
-        columns = self.n // 2 if epilogue == "silu_mul" else self.n
+        """y [rows][N padded] (gated: half of it), by tiles of `tile_rows` and calls of `panels_per_call`."""
+        columns = self.n // 2 if epilogue == "gated" else self.n
         y = np.full((len(x), columns), np.float32(-77), np.float32)
         if residual is not None:
             y[:] = residual  # the residual aliases y, as the runtime has it
@@ -88,7 +97,9 @@ class PackedLinear:
             for begin in range(0, panels, panels_per_call or panels):
                 end = min(panels, begin + (panels_per_call or panels))
                 y_rows = y[rows]
-                self.tile(x[rows], y_rows, y_rows if residual is not None else None, bias, epilogue, (begin, end))
+                self.tile(
+                    x[rows], y_rows, y_rows if residual is not None else None, bias, epilogue, (begin, end), activation
+                )
         return y
 
 

@@ -54,9 +54,9 @@ REFUSED: dict[str, tuple[str, list[Op]]] = {
         "wrong shapes",
         [EMBED, Op("linear", (X, X), (Value("y", "T", 8),), ("m",), LINEAR | {"n": 8})],
     ),
-    "silu_mul of one module": (
+    "a gated linear of one module": (
         "wrong shapes",
-        [EMBED, Op("linear", (X,), (Value("y", "T", 3),), ("m",), LINEAR | {"epilogue": "silu_mul"})],
+        [EMBED, Op("linear", (X,), (Value("y", "T", 3),), ("m",), LINEAR | {"epilogue": "gated"})],
     ),
     "rows that appear from nowhere": ("wrong shapes", [EMBED, Op("rms_norm", (X,), (Value("y", "S", 8),))]),
     "a quantize that leaves f32": ("wrong shapes", [EMBED, Op("quantize", (X,), (Value("y", "T", 8),))]),

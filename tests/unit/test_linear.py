@@ -5,6 +5,8 @@ import pytest
 
 from precast._native import kernels
 from precast.errors import EngineError
+from precast.plugins.activation.reference import KINDS as ACTIVATIONS
+from precast.plugins.activation.reference import gated_activation
 from precast.plugins.linear import reference
 from precast.plugins.linear.layout import INT8_TAG, interleave_gate_up, pack
 from tests.unit.linear_calls import BF16, PackedLinear, quantize_tile, random_weight
@@ -108,7 +110,8 @@ def test_bias_and_aliased_residual(level, kind):
 
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_silu_mul_of_interleaved_gate_and_up(level, kind, with_bias):
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_gate_of_interleaved_gate_and_up(level, kind, with_bias, activation):
     rng = np.random.default_rng(7)
     n, k = 50, 100
     gate, gate_scale = random_weight(rng, kind, n, k)
@@ -121,22 +124,36 @@ def test_silu_mul_of_interleaved_gate_and_up(level, kind, with_bias):
         x = (10 * rng.standard_normal((rows, k))).astype(np.float32)
         g = expected(level, kind, x, gate, gate_scale, 0) + with_bias * biases[0]
         u = expected(level, kind, x, up, up_scale, 0) + with_bias * biases[1]
-        want = reference.silu_mul(g, u)
+        want = gated_activation(activation, g, u)
         for panels_per_call in (2, 4, 8):
-            y = linear(x, bias, epilogue="silu_mul", panels_per_call=panels_per_call)
+            y = linear(x, bias, epilogue="gated", activation=activation, panels_per_call=panels_per_call)
             assert_close(y[:, :n], want)
             assert not y[:, n:].any()
 
 
-def test_silu_mul_of_huge_gates(level):
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activation_in_the_epilogue(level, kind, activation):
+    rng = np.random.default_rng(11)
+    weight, scale = random_weight(rng, kind, 40, 100)
+    linear = PackedLinear(level, weight, scale)
+    bias = linear.pad(rng.standard_normal(40).astype(np.float32))
+    for rows in (1, 2, 7):
+        x = rng.standard_normal((rows, 100)).astype(np.float32)
+        want = linear(x, bias).ravel()
+        kernels.activation(level, activation, want, want)
+        assert (linear(x, bias, epilogue="act", activation=activation).ravel() == want).all()
+
+
+def test_huge_gates(level):
     gates = np.array([-3e38, -1e30, -100, -88, -20, -1e-30, 0, 1e-30, 20, 100, 1e30, 3e38, -np.inf, np.inf, np.nan, 1])
     gate, up = np.zeros((2, 16, 4), np.float32)
     gate[:, 0], up[:, 1] = 1, 1  # x[0] reaches all gates, x[1] all ups
     linear = PackedLinear(level, interleave_gate_up(gate, up))
     for value in gates.astype(np.float32):
-        y = linear(np.array([[value, 3, 0, 0]], np.float32), epilogue="silu_mul")[0, 0]
+        y = linear(np.array([[value, 3, 0, 0]], np.float32), epilogue="gated")[0, 0]
         # 0 · inf in the dot product: an infinite gate makes its up NaN
-        want = reference.silu_mul(value, np.float32(3)) if np.isfinite(value) else np.float32(np.nan)
+        want = gated_activation("silu", value, np.float32(3)) if np.isfinite(value) else np.float32(np.nan)
         np.testing.assert_allclose(y, want, rtol=1e-6, atol=1e-35)
 
 
@@ -243,7 +260,8 @@ def test_wrong_arguments_are_value_errors(level):
         lambda: i8(level, w, scale, 0, q, s, t, y, epilogue="add"),
         lambda: i8(level, w, scale, 0, q, s, t, y, epilogue="add", residual=wide),
         lambda: i8(level, w, scale, 0, q, s, t, y, epilogue="gelu"),
-        lambda: i8(level, w, scale, 0, q, s, t, y, epilogue="silu_mul", panel_begin=1),
+        lambda: i8(level, w, scale, 0, q, s, t, y, epilogue="act", activation="softsign"),
+        lambda: i8(level, w, scale, 0, q, s, t, y, epilogue="gated", panel_begin=1),
         lambda: i8(level, w, scale, 0, q, s, t, y, panel_end=3),
         lambda: i8(level, w, scale, 0, q, s, t, y, panel_begin=-1),
         lambda: f32(level, f, x[:, :60].copy(), y),

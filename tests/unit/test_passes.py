@@ -66,7 +66,7 @@ def test_a_pass_keeps_the_numbers(name: str, checkpoint: Checkpoint) -> None:
 
 def test_gate_and_up_become_one_linear_with_the_activation_in_its_epilogue() -> None:
     graph = merge_gate_up(decoder(config()), config())
-    merged = [op for op in graph.ops if op.attributes.get("epilogue") == "silu_mul"]
+    merged = [op for op in graph.ops if op.attributes.get("epilogue") == "gated"]
     assert [op.modules for op in merged] == [
         (f"transformer.layers.{i}.mlp.fc", f"transformer.layers.{i}.mlp.gate") for i in range(2)
     ]

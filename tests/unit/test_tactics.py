@@ -42,7 +42,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     "shape",
     [
         LinearShape("panel16.f32", 0, 300, 128, "none", False),
-        LinearShape("panel16.bf16", 0, 2048, 96, "silu_mul", False),
+        LinearShape("panel16.bf16", 0, 2048, 96, "gated", False),
         LinearShape("panel16.bf16", 0, 2048, 97, "add", False),
         LinearShape(INT8, 32, 4096, 90, "add", False),
         LinearShape(INT8, 0, 4096, 90, "none", True),

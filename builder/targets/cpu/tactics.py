@@ -189,16 +189,17 @@ def _trial(shape: LinearShape, attributes: dict[str, Attribute], rows: int) -> _
     }
     if quantized:
         sections["scale"] = ("vector.f32", np.ones(n, np.float32))
-    silu_mul = shape.epilogue == "silu_mul"
+    gated = shape.epilogue == "gated"
     buffers = [
         Buffer("x", "f32", "T", shape.k, 0, 0),
         Buffer("q", "i8", "T", shape.k, shape.group, 1),
-        Buffer("y", "f32", "T", n // 2 if silu_mul else n, 0, 2),
+        Buffer("y", "f32", "T", n // 2 if gated else n, 0, 2),
         Buffer("last", "f32", "S", shape.k, 0, 3),
         Buffer("logits", "f32", "S", PANEL, 0, 4),
     ]
     linear: dict[str, Attribute] = {"k": shape.k, "has_bias": 0}
-    epilogue = "silu_mul" if silu_mul else "none"  # a residual is one more read, whatever the block
+    # A residual is one more read and an activation a little more work, whatever the block.
+    epilogue: dict[str, Attribute] = {"epilogue": "gated", "activation": "silu"} if gated else {"epilogue": "none"}
     ops = [
         PlanOp("embed", (), (0,), ("table",)),
         *([PlanOp("quantize", (0,), (1,), ())] if quantized else []),
@@ -207,7 +208,7 @@ def _trial(shape: LinearShape, attributes: dict[str, Attribute], rows: int) -> _
             (1 if quantized else 0,),
             (2,),
             ("weight", "scale") if quantized else ("weight",),
-            linear | {"n": n, "epilogue": epilogue},
+            linear | {"n": n} | epilogue,
         ),
         PlanOp("gather_rows", (0,), (3,), ()),
         PlanOp("linear", (3,), (4,), ("head",), linear | {"n": PANEL, "epilogue": "none"}),

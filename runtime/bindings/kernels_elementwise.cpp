@@ -1,0 +1,52 @@
+// Kernels that work on each element alone, of any ISA level, on numpy arrays. For tests.
+#include <nanobind/stl/string.h>
+
+#include <string>
+
+#include "plugins/cpu/activation_names.h"
+#include "plugins/cpu/isa.h"
+#include "plugins/cpu/kernels.h"
+#include "runtime/bindings/arrays.h"
+#include "runtime/bindings/bindings.h"
+
+namespace precast {
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+using Row = Read<float, 1>;
+using RowOut = Write<float, 1>;
+
+int length(const Row& x, const RowOut& y) {
+  require(x.shape(0) == y.shape(0) && x.shape(0) <= 1u << 30, "x and y differ in length");
+  return static_cast<int>(x.shape(0));
+}
+
+}  // namespace
+
+Activation activation_of(const std::string& name) {
+  const std::optional<Activation> found = activation_named(name);
+  if (found) return *found;
+  throw nb::value_error(("unknown activation \"" + name + "\"; there are " + kActivationNames).c_str());
+}
+
+void bind_elementwise_kernels(nb::module_& m) {
+  m.def(
+      "activation",
+      [](const std::string& level, const std::string& kind, const Row& x, const RowOut& y) {
+        kernel_table(level).activation(activation_of(kind), x.data(), length(x, y), y.data());
+      },
+      "level"_a, "kind"_a, "x"_a, "y"_a, "y f32 [n] = activation(x).");
+  m.def(
+      "gated_activation",
+      [](const std::string& level, const std::string& kind, const Row& gate, const Row& up, const RowOut& y) {
+        const int n = length(gate, y);
+        length(up, y);
+        kernel_table(level).gated_activation(activation_of(kind), gate.data(), up.data(), n, y.data());
+      },
+      "level"_a, "kind"_a, "gate"_a, "up"_a, "y"_a, "y f32 [n] = activation(gate) · up.");
+}
+
+}  // namespace precast
