@@ -6,7 +6,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from precast import __version__
 from precast._native import kernels
 from precast.checkpoint import FORMAT as CHECKPOINT_FORMAT
 from precast.errors import EngineError, PrecastError, SourceError
@@ -88,7 +87,7 @@ def _through_cache(
 ) -> Path:
     from precast.builder import BuildOptions, build_cache
     from precast.builder.build import cpu_model
-    from precast.builder.targets.cpu import NUMERICS_VERSION
+    from precast.own_code import code_digest
     from precast.quantize import ConvertOptions
 
     if kind == "checkpoint" and convert_options is not None:
@@ -102,8 +101,7 @@ def _through_cache(
             "build": asdict(building),
             "isa": kernels.isa_level(),
             "cpu": cpu_model(),
-            "precast": __version__,
-            "numerics": NUMERICS_VERSION,
+            "code": code_digest(),
         }
     )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from precast import pipeline
+from precast import own_code, pipeline
 from precast.builder import BuildOptions, build_cache
 from precast.builder.engine_file import EngineFile
 from precast.builder.weights import Checkpoint
@@ -93,6 +93,18 @@ def test_other_options_make_another_engine(source: Path) -> None:
         pipeline.engine_for(source, build_options=BuildOptions(max_seq_len=64)),
     }
     assert len(engines) == 3
+
+
+def test_other_code_makes_another_engine(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, sources = pipeline.engine_for(source), own_code._sources()
+    names = [path.name for path in sources]
+    assert {"rotation.py", "decoder.py", "layout.py", "vocab.py", "checkpoint.py"} <= set(names)
+    assert any(name.startswith("_native") for name in names)
+    changed = tmp_path / "rotation.py"
+    changed.write_text("# " + sources[names.index("rotation.py")].read_text())
+    sources[names.index("rotation.py")] = changed
+    monkeypatch.setattr(own_code, "_sources", lambda: sources)
+    assert pipeline.engine_for(source) != first
 
 
 def test_a_copy_of_a_model_is_the_same_model(source: Path, tmp_path: Path) -> None:
