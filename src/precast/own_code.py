@@ -30,7 +30,8 @@ def _sources() -> list[Path]:
     paths = [Path(native), *Path(__file__).parent.glob("*.py")]
     for name in MAKERS:
         spec = find_spec(f"precast.{name}")
-        assert spec is not None and spec.submodule_search_locations is not None
+        assert spec is not None
+        assert spec.submodule_search_locations is not None
         for folder in spec.submodule_search_locations:
             paths += Path(folder).rglob("*.py")
     return paths
