@@ -59,7 +59,7 @@ def decoder(config: ModelConfig) -> Graph:
     `fc` is the gate (its output goes through the activation) and `gate` the up projection, as TensorRT-LLM names them.
     """
     b = _Builder(config)
-    x = b.op("embed", "embed", config.hidden_size, (), ("transformer.vocab_embedding",))
+    x = b.op("embed", "embed", config.hidden_size, (), ("transformer.vocab_embedding",), scale=1.0, learned_positions=0)
     for layer in range(config.num_hidden_layers):
         prefix = f"transformer.layers.{layer}."
         y = b.attention(layer, b.norm(prefix + "input_layernorm", x))

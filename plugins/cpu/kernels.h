@@ -119,6 +119,14 @@ struct KernelTable {
   void (*activation)(Activation kind, const float* x, int n, float* y);
   void (*gated_activation)(Activation kind, const float* gate, const float* up, int n, float* y);
 
+  // --- one row of n: y = x · factor; z = x + y; y = cap · tanh(x / cap). The output may be an input.
+  void (*scale)(const float* x, float factor, int n, float* y);
+  void (*add)(const float* x, const float* y, int n, float* z);
+  void (*softcap)(const float* x, float cap, int n, float* y);
+
+  // --- one row of n: y = (x − mean) · rsqrt(variance + eps) · gain + bias (null: 1 and 0). y may be x.
+  void (*layer_norm)(const float* x, const float* gain, const float* bias, float eps, int n, float* y);
+
   // --- one row of n: y = x · rsqrt(mean(x²) + eps) · gain (gain null: 1). y may be x.
   void (*rms_norm)(const float* x, const float* gain, float eps, int n, float* y);
 

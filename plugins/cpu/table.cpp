@@ -19,6 +19,12 @@ void gather_f32(const LinearWeights& w, int channel, float* y);
 // plugins/activation/cpu
 void activation(Activation kind, const float* x, int n, float* y);
 void gated_activation(Activation kind, const float* gate, const float* up, int n, float* y);
+// plugins/scale/cpu, plugins/add/cpu, plugins/softcap/cpu
+void scale(const float* x, float factor, int n, float* y);
+void add(const float* x, const float* y, int n, float* z);
+void softcap(const float* x, float cap, int n, float* y);
+// plugins/layer_norm/cpu
+void layer_norm(const float* x, const float* gain, const float* bias, float eps, int n, float* y);
 // plugins/rms_norm/cpu
 void rms_norm(const float* x, const float* gain, float eps, int n, float* y);
 // plugins/rope/cpu
@@ -48,6 +54,10 @@ const KernelTable kTable = {
     .gather_f32 = gather_f32,
     .activation = activation,
     .gated_activation = gated_activation,
+    .scale = scale,
+    .add = add,
+    .softcap = softcap,
+    .layer_norm = layer_norm,
     .rms_norm = rms_norm,
     .rope = rope,
     .kv_append = kv_append,

@@ -1,4 +1,4 @@
-// rms_norm, rope, kv_append and paged attention of any ISA level, on numpy arrays. For tests.
+// Norms, rope, kv_append and paged attention of any ISA level, on numpy arrays. For tests.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
@@ -36,6 +36,18 @@ void rms_norm(const std::string& level, const Read<float, 2>& x, const std::opti
   const KernelTable& table = kernel_table(level);
   for (size_t r = 0, n = x.shape(1); r < x.shape(0); ++r) {
     table.rms_norm(x.data() + r * n, gain ? gain->data() : nullptr, epsilon, static_cast<int>(n), y.data() + r * n);
+  }
+}
+
+void layer_norm(const std::string& level, const Read<float, 2>& x, const std::optional<Read<float, 1>>& gain,
+                const std::optional<Read<float, 1>>& bias, float epsilon, const Write<float, 2>& y) {
+  require(x.shape(0) == y.shape(0) && x.shape(1) == y.shape(1) && x.shape(1) > 0, "y has not the shape of x");
+  require((!gain || gain->shape(0) == x.shape(1)) && (!bias || bias->shape(0) == x.shape(1)),
+          "the gain or the bias has not one value per column");
+  const KernelTable& table = kernel_table(level);
+  for (size_t r = 0, n = x.shape(1); r < x.shape(0); ++r) {
+    table.layer_norm(x.data() + r * n, gain ? gain->data() : nullptr, bias ? bias->data() : nullptr, epsilon,
+                     static_cast<int>(n), y.data() + r * n);
   }
 }
 
@@ -107,6 +119,8 @@ void attention_finish(const std::string& level, const Read<float, 2>& state, con
 
 void bind_attention_kernels(nb::module_& m) {
   m.def("rms_norm", &rms_norm, "level"_a, "x"_a, "gain"_a.none(), "epsilon"_a, "y"_a, "y f32 [rows][n] from x.");
+  m.def("layer_norm", &layer_norm, "level"_a, "x"_a, "gain"_a.none(), "bias"_a.none(), "epsilon"_a, "y"_a,
+        "y f32 [rows][n] from x.");
   m.def("rope", &rope, "level"_a, "x"_a, "cos"_a, "sin"_a, "Rotates x f32 [rows][heads][head_size] in place.");
   m.def("kv_append", &kv_append, "level"_a, "blocks"_a, "page"_a, "slot"_a, "k"_a, "v"_a,
         "Writes k, v f32 [head_size] to a slot of blocks [pages][2·32·head_size].");

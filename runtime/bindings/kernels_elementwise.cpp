@@ -47,6 +47,26 @@ void bind_elementwise_kernels(nb::module_& m) {
         kernel_table(level).gated_activation(activation_of(kind), gate.data(), up.data(), n, y.data());
       },
       "level"_a, "kind"_a, "gate"_a, "up"_a, "y"_a, "y f32 [n] = activation(gate) · up.");
+  m.def(
+      "scale",
+      [](const std::string& level, const Row& x, float factor, const RowOut& y) {
+        kernel_table(level).scale(x.data(), factor, length(x, y), y.data());
+      },
+      "level"_a, "x"_a, "factor"_a, "y"_a, "y f32 [n] = x · factor.");
+  m.def(
+      "add",
+      [](const std::string& level, const Row& x, const Row& y, const RowOut& z) {
+        const int n = length(x, z);
+        length(y, z);
+        kernel_table(level).add(x.data(), y.data(), n, z.data());
+      },
+      "level"_a, "x"_a, "y"_a, "z"_a, "z f32 [n] = x + y.");
+  m.def(
+      "softcap",
+      [](const std::string& level, const Row& x, float cap, const RowOut& y) {
+        kernel_table(level).softcap(x.data(), cap, length(x, y), y.data());
+      },
+      "level"_a, "x"_a, "cap"_a, "y"_a, "y f32 [n] = cap · tanh(x / cap).");
 }
 
 }  // namespace precast

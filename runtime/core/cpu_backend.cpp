@@ -73,8 +73,9 @@ void check_slots(const Plan& plan) {
       CpuOpMaker::expect(holds[static_cast<size_t>(buffer.slot)] == i,
                          name_of(plan, op) + " reads buffer " + buffer.name + ", which its slot does not hold by then");
       for (const int32_t o : plan.ops[op].outputs) {
-        CpuOpMaker::expect(plan.buffers[static_cast<size_t>(o)].slot != buffer.slot,
-                           name_of(plan, op) + " writes over its input " + buffer.name);
+        CpuOpMaker::expect(
+            plan.buffers[static_cast<size_t>(o)].slot != buffer.slot || is_elementwise(plan.ops[op].kernel),
+            name_of(plan, op) + " writes over its input " + buffer.name);
       }
     }
     for (const int32_t o : plan.ops[op].outputs)
@@ -164,7 +165,11 @@ class CpuBackend final : public Backend {
   void plan_arena() {
     const Plan& plan = context_.file->plan();
     check_slots(plan);
-    const int32_t logits = logits_buffer(plan, limits().vocab_size);
+    const PlanBuffer& logits = plan.buffers[static_cast<size_t>(logits_buffer(plan, limits().vocab_size))];
+    // What shares the logits' slot and shape lies where they do: elementwise ops behind the head work in place.
+    const auto in_logits = [&logits](const PlanBuffer& buffer) {
+      return buffer.slot == logits.slot && !buffer.quantized && buffer.sampled_rows && buffer.columns == logits.columns;
+    };
     std::vector<int64_t> slot_bytes(plan.buffers.size(), 0), slot_begin(plan.buffers.size(), 0);
     const int64_t rows = limits().max_num_tokens;
     for (const PlanBuffer& buffer : plan.buffers) {
@@ -172,7 +177,7 @@ class CpuBackend final : public Backend {
       const int64_t bytes =
           value.quantized ? divide_up(rows, context_.kernels.tile_rows_i8) * value.tile_bytes : rows * value.ld * 4;
       context_.values.push_back(value);
-      if (context_.values.size() - 1 == static_cast<size_t>(logits)) continue;
+      if (in_logits(buffer)) continue;
       int64_t& slot = slot_bytes[static_cast<size_t>(buffer.slot)];
       slot = std::max(slot, bytes);
     }
@@ -184,10 +189,13 @@ class CpuBackend final : public Backend {
     }
     arena_ = Memory(static_cast<size_t>(total));
     for (size_t i = 0; i < plan.buffers.size(); ++i) {
-      context_.values[i].data = arena_.data() + slot_begin[static_cast<size_t>(plan.buffers[i].slot)];
+      CpuValue& value = context_.values[i];
+      if (in_logits(plan.buffers[i])) {
+        value.ld = limits().vocab_size;
+      } else {
+        value.data = arena_.data() + slot_begin[static_cast<size_t>(plan.buffers[i].slot)];
+      }
     }
-    context_.values[static_cast<size_t>(logits)].data = nullptr;
-    context_.values[static_cast<size_t>(logits)].ld = limits().vocab_size;
   }
 
   void plan_attention() {

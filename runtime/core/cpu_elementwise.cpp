@@ -1,4 +1,6 @@
-// Ops that work on each element alone.
+// Ops that work on each element alone. They may write over an input and work on the logits.
+#include <cmath>
+
 #include "runtime/core/cpu_op_maker.h"
 
 namespace precast {
@@ -12,15 +14,15 @@ class Elementwise final : public CpuOp {
   Elementwise(const CpuOpMaker& maker, size_t inputs, const Fn& fn)
       : context_(maker.context), out_(maker.output()), fn_(fn) {
     CpuOpMaker::expect(!out_.quantized, "its output is not f32");
-    a_ = &maker.f32_input(0, out_.columns, out_.sampled_rows);
-    b_ = &maker.f32_input(inputs - 1, out_.columns, out_.sampled_rows);
+    a_ = &maker.elementwise_input(0, out_);
+    b_ = &maker.elementwise_input(inputs - 1, out_);
   }
 
   void run(const CpuStep& step) override {
     context_.for_rows(step.rows(out_), out_.columns, 1, [&](int64_t begin, int64_t end, int) {
       for (int64_t r = begin; r < end; ++r) {
-        fn_(a_->row(r), b_->row(r), out_.columns, out_.row(r));
-        out_.clear_padding(r);
+        fn_(step.row(*a_, r), step.row(*b_, r), out_.columns, step.row(out_, r));
+        if (out_.data != nullptr) out_.clear_padding(r);
       }
     });
   }
@@ -37,7 +39,31 @@ std::unique_ptr<CpuOp> make(const CpuOpMaker& maker, size_t inputs, const Fn& fn
   return std::make_unique<Elementwise<Fn>>(maker, inputs, fn);
 }
 
+// A number of the model, as the kernels take it.
+float f32_attribute(const CpuOpMaker& maker, const std::string& key) {
+  const auto value = static_cast<float>(maker.op.attributes.real(key));
+  CpuOpMaker::expect(std::isfinite(value), "attribute " + key + " is beyond f32");
+  return value;
+}
+
 }  // namespace
+
+std::unique_ptr<CpuOp> make_scale(const CpuOpMaker& maker) {
+  const auto kernel = maker.context.kernels.scale;
+  return make(maker, 1,
+              [kernel, factor = f32_attribute(maker, "factor")](const float* x, const float*, int n, float* y) {
+                kernel(x, factor, n, y);
+              });
+}
+
+std::unique_ptr<CpuOp> make_softcap(const CpuOpMaker& maker) {
+  const auto kernel = maker.context.kernels.softcap;
+  const float cap = f32_attribute(maker, "cap");
+  CpuOpMaker::expect(cap > 0, "attribute cap is not positive");
+  return make(maker, 1, [kernel, cap](const float* x, const float*, int n, float* y) { kernel(x, cap, n, y); });
+}
+
+std::unique_ptr<CpuOp> make_add(const CpuOpMaker& maker) { return make(maker, 2, maker.context.kernels.add); }
 
 std::unique_ptr<CpuOp> make_activation(const CpuOpMaker& maker) {
   const auto kernel = maker.context.kernels.activation;

@@ -1,5 +1,7 @@
 // embed and gather_rows: ops that pick rows.
+#include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "runtime/core/cpu_op_maker.h"
 
@@ -10,42 +12,79 @@ namespace {
 // Rows picked by an item: they are short, and few of them share a cache line.
 constexpr int64_t kUnitRows = 8;
 
-// A table of rows, f32 or bf16, or the packed head of a model whose head is tied.
+// A matrix [rows, columns] of f32 or bf16, row-major.
+struct RowTable {
+  const uint8_t* data;
+  int64_t rows, columns;
+  bool bf16;
+
+  static bool is_one(const Section& section) { return section.tag == "rows.f32" || section.tag == "rows.bf16"; }
+
+  static RowTable of(const CpuOpMaker& maker, const Section& section, int64_t columns) {
+    const bool bf16 = section.tag == "rows.bf16";
+    const auto row_bytes = static_cast<uint64_t>(columns * (bf16 ? 2 : 4));
+    CpuOpMaker::expect(is_one(section) && section.length % row_bytes == 0,
+                       "section " + section.name + " is no table of rows of " + std::to_string(columns));
+    return {maker.context.file->bytes(section).data(), static_cast<int64_t>(section.length / row_bytes), columns, bf16};
+  }
+
+  void read(int64_t row, float* y) const {
+    if (!bf16) {
+      std::memcpy(y, data + row * columns * 4, static_cast<size_t>(columns) * 4);
+      return;
+    }
+    const auto* from = reinterpret_cast<const bf16_t*>(data) + row * columns;
+    for (int64_t i = 0; i < columns; ++i) {
+      const uint32_t bits = static_cast<uint32_t>(from[i]) << 16;
+      std::memcpy(y + i, &bits, 4);
+    }
+  }
+};
+
+// A table of rows, or the packed head of a model whose head is tied; times a constant; plus learned positions.
 class Embed final : public CpuOp {
  public:
   explicit Embed(const CpuOpMaker& maker)
-      : context_(maker.context), out_(maker.f32_output(maker.output().columns, false)) {
+      : context_(maker.context),
+        out_(maker.f32_output(maker.output().columns, false)),
+        scale_(static_cast<float>(maker.op.attributes.real("scale"))) {
+    const bool learned_positions = maker.op.attributes.integer("learned_positions", 0, 1) == 1;
+    CpuOpMaker::expect(std::isfinite(scale_), "attribute scale is beyond f32");
     CpuOpMaker::expect(!maker.op.weights.empty(), "it has no table");
-    const Section& table = maker.section(0);
-    const auto vocab = static_cast<uint64_t>(context_.model.limits.vocab_size);
-    const auto columns = static_cast<uint64_t>(out_.columns);
-    if (table.tag == "rows.f32" || table.tag == "rows.bf16") {
-      maker.expect_counts(0, 1);
-      bytes_ = table.tag == "rows.f32" ? 4 : 2;
-      CpuOpMaker::expect(
-          table.length == vocab * columns * static_cast<uint64_t>(bytes_),
-          "section " + table.name + " is not [" + std::to_string(vocab) + ", " + std::to_string(columns) + "]");
-      rows_ = context_.file->bytes(table).data();
-      return;
+    const Section& section = maker.section(0);
+    size_t weights = 1;
+    if (RowTable::is_one(section)) {
+      table_ = RowTable::of(maker, section, out_.columns);
+      const int64_t vocab = context_.model.limits.vocab_size;
+      CpuOpMaker::expect(table_->rows == vocab, "section " + section.name + " is not [" + std::to_string(vocab) + ", " +
+                                                    std::to_string(out_.columns) + "]");
+    } else {
+      weights = make_packed(maker, section);
     }
-    make_packed(maker, table);
+    maker.expect_counts(0, weights + (learned_positions ? 1 : 0));
+    if (!learned_positions) return;
+    positions_ = RowTable::of(maker, maker.section(weights), out_.columns);
+    CpuOpMaker::expect(positions_->rows >= context_.model.limits.max_seq_len,
+                       "section " + maker.section(weights).name + " has fewer positions than max_seq_len");
   }
 
-  int64_t scratch_bytes() const override { return packed_.k * int64_t{4}; }
+  // A row of the packed head, whose K is padded, or of the positions.
+  int64_t scratch_bytes() const override { return 4 * std::max<int64_t>(packed_.k, out_.columns); }
 
   void run(const CpuStep& step) override {
     context_.for_rows(step.rows(out_), out_.columns, kUnitRows, [&](int64_t begin, int64_t end, int thread) {
       for (int64_t r = begin; r < end; ++r) {
-        gather(step.batch.tokens[static_cast<size_t>(r)], out_.row(r), thread);
-        out_.clear_padding(r);
+        run_row(step, r, reinterpret_cast<float*>(context_.scratch_of(thread)));
       }
     });
   }
 
  private:
-  void make_packed(const CpuOpMaker& maker, const Section& table) {
+  // Returns the number of its sections.
+  size_t make_packed(const CpuOpMaker& maker, const Section& table) {
     const WeightKind kind = weight_kind(maker, table);
-    maker.expect_counts(0, kind == WeightKind::i8 ? 2 : 1);
+    const size_t weights = kind == WeightKind::i8 ? 2 : 1;
+    CpuOpMaker::expect(maker.op.weights.size() >= weights, "it has no scale");
     const int64_t n = round_up(context_.model.limits.vocab_size, kPanel);
     const float* scale = kind == WeightKind::i8 ? maker.vector(1, n) : nullptr;
     // How far K is padded depends on the head's activation groups; the section's length tells.
@@ -57,31 +96,33 @@ class Embed final : public CpuOp {
     gather_ = kind == WeightKind::i8     ? context_.kernels.gather_i8
               : kind == WeightKind::bf16 ? context_.kernels.gather_bf16
                                          : context_.kernels.gather_f32;
+    return weights;
   }
 
-  void gather(TokenId token, float* y, int thread) const {
-    const auto columns = static_cast<size_t>(out_.columns);
-    if (gather_ != nullptr) {
-      auto* row = reinterpret_cast<float*>(context_.scratch_of(thread));  // has room for the padded K, y may not
-      gather_(packed_, token, row);
-      std::memcpy(y, row, columns * 4);
-    } else if (bytes_ == 4) {
-      std::memcpy(y, rows_ + static_cast<size_t>(token) * columns * 4, columns * 4);
+  void run_row(const CpuStep& step, int64_t r, float* scratch) const {
+    const TokenId token = step.batch.tokens[static_cast<size_t>(r)];
+    float* y = out_.row(r);
+    if (table_) {
+      table_->read(token, y);
     } else {
-      const auto* row = reinterpret_cast<const bf16_t*>(rows_) + static_cast<size_t>(token) * columns;
-      for (size_t i = 0; i < columns; ++i) {
-        const uint32_t bits = static_cast<uint32_t>(row[i]) << 16;
-        std::memcpy(y + i, &bits, 4);
-      }
+      gather_(packed_, token, scratch);
+      std::memcpy(y, scratch, static_cast<size_t>(out_.columns) * 4);
     }
+    if (scale_ != 1.0f) context_.kernels.scale(y, scale_, out_.columns, y);
+    if (positions_) {
+      positions_->read(step.positions[r], scratch);
+      context_.kernels.add(y, scratch, out_.columns, y);
+    }
+    out_.clear_padding(r);
   }
 
   CpuContext& context_;
   const CpuValue& out_;
-  const uint8_t* rows_ = nullptr;
-  int bytes_ = 0;
+  float scale_;
+  std::optional<RowTable> table_;  // else the packed head
   LinearWeights packed_{};
   void (*gather_)(const LinearWeights&, int, float*) = nullptr;
+  std::optional<RowTable> positions_;
 };
 
 class GatherRows final : public CpuOp {

@@ -44,7 +44,7 @@ struct CpuValue {
   int32_t k = 0;              // quantized: columns, padded as int8 linears want them
   int64_t ld = 0;             // f32: floats from row to row
   int64_t tile_bytes = 0;     // quantized: bytes of a full QuantizedTile
-  std::byte* data = nullptr;  // null: the logits, which lie in the caller's memory
+  std::byte* data = nullptr;  // null: it lies where the caller wants the logits
 
   float* row(int64_t r) const { return reinterpret_cast<float*>(data) + r * ld; }
   // Whoever writes an f32 row keeps the columns behind it zero: a linear reads them with zero weights, and 0 · NaN is
@@ -67,6 +67,7 @@ struct CpuStep {
   const AttentionSchedule& attention;
   float* logits;
 
+  float* row(const CpuValue& v, int64_t r) const { return v.data == nullptr ? logits + r * v.ld : v.row(r); }
   int32_t rows(const CpuValue& v) const {
     return static_cast<int32_t>(v.sampled_rows ? batch.logit_rows.size() : batch.tokens.size());
   }

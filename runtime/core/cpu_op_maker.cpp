@@ -7,11 +7,26 @@
 
 namespace precast {
 
+bool is_elementwise(const std::string& kernel) {
+  return kernel == "activation" || kernel == "add" || kernel == "gated_activation" || kernel == "scale" ||
+         kernel == "softcap";
+}
+
 std::unique_ptr<CpuOp> CpuOpMaker::make() const {
   static const std::map<std::string, std::unique_ptr<CpuOp> (*)(const CpuOpMaker&)> kMakers = {
-      {"activation", make_activation},   {"embed", make_embed},       {"gated_activation", make_gated_activation},
-      {"gather_rows", make_gather_rows}, {"linear", make_linear},     {"paged_attention", make_paged_attention},
-      {"quantize", make_quantize},       {"rms_norm", make_rms_norm}, {"rope_kv_append", make_rope_kv_append},
+      {"activation", make_activation},
+      {"add", make_add},
+      {"embed", make_embed},
+      {"gated_activation", make_gated_activation},
+      {"gather_rows", make_gather_rows},
+      {"layer_norm", make_layer_norm},
+      {"linear", make_linear},
+      {"paged_attention", make_paged_attention},
+      {"quantize", make_quantize},
+      {"rms_norm", make_rms_norm},
+      {"rope_kv_append", make_rope_kv_append},
+      {"scale", make_scale},
+      {"softcap", make_softcap},
   };
   const auto maker = kMakers.find(op.kernel);
   expect(maker != kMakers.end(), "this precast has no kernel " + op.kernel + "; build the engine again");
@@ -51,9 +66,15 @@ const CpuValue& CpuOpMaker::f32_input(size_t i, int64_t columns, bool sampled_ro
   return expect_f32(input(i), columns, sampled_rows, "input " + std::to_string(i));
 }
 
+const CpuValue& CpuOpMaker::elementwise_input(size_t i, const CpuValue& like) const {
+  const CpuValue& value = context.values[static_cast<size_t>(op.inputs[i])];
+  return expect_f32(value, like.columns, like.sampled_rows, "input " + std::to_string(i));
+}
+
 const CpuValue& CpuOpMaker::output() const {
   const CpuValue& value = context.values[static_cast<size_t>(op.outputs[0])];
-  expect(value.data != nullptr || op.kernel == "linear", "only a linear can write the logits");
+  expect(value.data != nullptr || op.kernel == "linear" || is_elementwise(op.kernel),
+         "only a linear can write the logits");
   return value;
 }
 

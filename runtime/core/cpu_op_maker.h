@@ -24,6 +24,7 @@ class CpuOpMaker {
   void expect_counts(size_t inputs, size_t weights) const;  // and one output
   const CpuValue& input(size_t i) const;
   const CpuValue& f32_input(size_t i, int64_t columns, bool sampled_rows) const;
+  const CpuValue& elementwise_input(size_t i, const CpuValue& like) const;  // f32 of `like`'s shape; may be the logits
   const CpuValue& output() const;
   const CpuValue& f32_output(int64_t columns, bool sampled_rows) const;
   const Section& section(size_t i) const;
@@ -31,6 +32,9 @@ class CpuOpMaker {
   int layer() const;
   Activation activation() const;  // the function that the attribute "activation" names
 };
+
+// Whether a kernel computes each element from the same element of its inputs, so that it may write over one of them.
+bool is_elementwise(const std::string& kernel);
 
 // Packed weights [n, k] of a section, both before padding.
 enum class WeightKind { i8, bf16, f32 };
@@ -43,9 +47,13 @@ LinearWeights packed_weights(const CpuOpMaker& maker, const Section& section, in
 
 std::unique_ptr<CpuOp> make_activation(const CpuOpMaker& maker);
 std::unique_ptr<CpuOp> make_gated_activation(const CpuOpMaker& maker);
+std::unique_ptr<CpuOp> make_scale(const CpuOpMaker& maker);
+std::unique_ptr<CpuOp> make_add(const CpuOpMaker& maker);
+std::unique_ptr<CpuOp> make_softcap(const CpuOpMaker& maker);
 std::unique_ptr<CpuOp> make_embed(const CpuOpMaker& maker);
 std::unique_ptr<CpuOp> make_gather_rows(const CpuOpMaker& maker);
 std::unique_ptr<CpuOp> make_rms_norm(const CpuOpMaker& maker);
+std::unique_ptr<CpuOp> make_layer_norm(const CpuOpMaker& maker);
 std::unique_ptr<CpuOp> make_quantize(const CpuOpMaker& maker);
 std::unique_ptr<CpuOp> make_linear(const CpuOpMaker& maker);
 std::unique_ptr<CpuOp> make_rope_kv_append(const CpuOpMaker& maker);

@@ -82,7 +82,9 @@ std::vector<uint8_t> plan_bytes(const std::string& isa) {
     w.number<uint32_t>(buffers[i].columns).number<int32_t>(0).number<uint32_t>(i);
   }
   w.number<uint32_t>(9);
-  op(w, "embed", {}, 0, {"table"}, 0);
+  op(w, "embed", {}, 0, {"table"}, 2);
+  attribute(w, "scale", 1.0);
+  attribute(w, "learned_positions", int64_t{0});
   op(w, "rms_norm", {0}, 1, {"gain"}, 1);
   attribute(w, "epsilon", 1e-5);
   linear(w, {1}, 2, {"qkv", "qkv.scale"}, kQkv, kHidden, "none");

@@ -42,7 +42,10 @@ def estimate(plan: Plan, sections: Iterable[Section]) -> MemoryNeed:
         return int(a[name])
 
     slots: dict[int, int] = {}
-    for buffer in plan.buffers[:-1]:  # the last one is the logits, which lie elsewhere
+    logits = plan.buffers[-1]  # lie elsewhere, and so does what is computed in their place
+    for buffer in plan.buffers:
+        if (buffer.slot, buffer.rows, buffer.columns) == (logits.slot, logits.rows, logits.columns):
+            continue
         width = buffer.columns * (1 if buffer.dtype == "i8" else 4)
         slots[buffer.slot] = max(slots.get(buffer.slot, 0), width * integer("max_num_tokens"))
     token = 2 * integer("num_layers") * integer("num_kv_heads") * integer("head_size")

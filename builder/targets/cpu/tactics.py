@@ -201,7 +201,7 @@ def _trial(shape: LinearShape, attributes: dict[str, Attribute], rows: int) -> _
     # A residual is one more read and an activation a little more work, whatever the block.
     epilogue: dict[str, Attribute] = {"epilogue": "gated", "activation": "silu"} if gated else {"epilogue": "none"}
     ops = [
-        PlanOp("embed", (), (0,), ("table",)),
+        PlanOp("embed", (), (0,), ("table",), {"scale": 1.0, "learned_positions": 0}),
         *([PlanOp("quantize", (0,), (1,), ())] if quantized else []),
         PlanOp(
             "linear",
