@@ -14,7 +14,7 @@ from precast import __version__, files
 from precast.builder.engine_file import FORMAT, FORMAT_VERSION
 from precast.builder.options import BuildConfig, BuildOptions, resolve
 from precast.builder.targets.cpu import NUMERICS_VERSION
-from precast.checkpoint import SIDE_FILES
+from precast.checkpoint import side_files
 from precast.errors import BuildError
 from precast.progress import Progress, silent
 
@@ -55,9 +55,7 @@ def build(
     description = _describe(source, config, engine)
     with files.new_folder(output_dir, replaces=FORMAT) as folder:
         engine.write(folder / "rank0.engine", description["numerics_id"], progress)
-        for name in SIDE_FILES:
-            if (checkpoint / name).is_file():
-                files.write_bytes(folder / name, (checkpoint / name).read_bytes())
+        files.copy(checkpoint, folder, side_files(checkpoint))
         files.write_json(folder / "config.json", description)
         if check is not None:
             check(folder)

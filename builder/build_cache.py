@@ -148,7 +148,9 @@ def prune(max_bytes: int, keep: str | None = None) -> list[Entry]:
 
 def content_digest(path: Path) -> str:
     """SHA-256 over the names and bytes of a model: a file, or the files of a folder that have MODEL_SUFFIXES."""
-    members = [path] if path.is_file() else sorted(p for p in path.iterdir() if p.suffix in MODEL_SUFFIXES)
+    members = [path]
+    if path.is_dir():
+        members = sorted(p for p in (*path.iterdir(), *path.glob("*/*.jinja")) if p.suffix in MODEL_SUFFIXES)
     known = load("digests.json")
     parts, fresh = [], {}
     for member in members:
@@ -159,7 +161,7 @@ def content_digest(path: Path) -> str:
         if not isinstance(known.get(tag), str):
             with open(member, "rb") as file:
                 fresh[tag] = hashlib.file_digest(file, "sha256").hexdigest()
-        parts.append((member.name, fresh.get(tag) or known[tag]))
+        parts.append((str(member.relative_to(path.parent if path.is_file() else path)), fresh.get(tag) or known[tag]))
     if fresh:
         store("digests.json", load("digests.json") | fresh)
     return digest(parts)

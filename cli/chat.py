@@ -8,7 +8,14 @@ from typing import Any
 
 import click
 
-from precast.cli.options import load_llm, model_options, runtime_options, sampling_options, sampling_params
+from precast.cli.options import (
+    chat_template_option,
+    load_llm,
+    model_options,
+    runtime_options,
+    sampling_options,
+    sampling_params,
+)
 from precast.errors import PrecastError, RequestError
 
 HELP = "/reset starts over, /exit ends (as does Ctrl-D); Ctrl-C stops an answer."
@@ -18,6 +25,7 @@ HELP = "/reset starts over, /exit ends (as does Ctrl-D); Ctrl-C stops an answer.
 @click.argument("model")
 @click.option("--system", help="The system message.")
 @model_options
+@chat_template_option
 @sampling_options
 @runtime_options
 def command(model: str, system: str | None, **options: Any) -> None:

@@ -128,6 +128,15 @@ def model_options(command: F) -> F:
     )(command)
 
 
+def chat_template_option(command: F) -> F:
+    """--chat-template."""
+    return click.option(
+        "--chat-template",
+        metavar="FILE",
+        help="A Jinja template for chats, or the name of one of the model's. Default: the model's own.",
+    )(command)
+
+
 def load_llm(model: str, options: dict[str, Any]) -> Any:
     """The LLM of any MODEL, by the options of `model_options` and `runtime_options`; with progress while it is made."""
     from precast.pipeline import LLM
@@ -144,4 +153,5 @@ def load_llm(model: str, options: dict[str, Any]) -> Any:
             progress=progress,
             num_threads=options["num_threads"],
             kv_cache_memory=options["kv_cache_memory"],
+            chat_template=options["chat_template"],
         )

@@ -9,7 +9,14 @@ from typing import Any
 
 import click
 
-from precast.cli.options import load_llm, model_options, runtime_options, sampling_options, sampling_params
+from precast.cli.options import (
+    chat_template_option,
+    load_llm,
+    model_options,
+    runtime_options,
+    sampling_options,
+    sampling_params,
+)
 from precast.errors import PrecastError
 
 
@@ -26,6 +33,7 @@ from precast.errors import PrecastError
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 @click.option("--stats", is_flag=True, help="Print time to first token and tokens per second on standard error.")
 @model_options
+@chat_template_option
 @sampling_options
 @runtime_options
 def command(

@@ -24,6 +24,8 @@ class RuntimeOptions(TypedDict, total=False):
     """Tokens of a step, within the engine's limit, which is the default."""
     generation_config: bool
     """Whether sampling defaults come from the model's generation_config.json. Default: True."""
+    chat_template: str | Path | None
+    """A file with a Jinja template, or the name of one of the model's. Default: the model's own."""
 
 
 class BaseLLM:

@@ -38,6 +38,7 @@ class Session:
         max_batch_size: int | None = None,
         max_num_tokens: int | None = None,
         generation_config: bool = True,
+        chat_template: str | Path | None = None,
     ) -> None:
         """See `RuntimeOptions` and `BaseLLM`."""
         folder = Path(engine)
@@ -46,8 +47,11 @@ class Session:
         if not path.is_file():
             raise EngineError(f"{folder} has no rank0.engine; build the engine again")
         self.folder = folder
-        self.tokenizer = Tokenizer.from_folder(folder) if (folder / "tokenizer.json").is_file() else None
-        self.chat_template = ChatTemplate.from_folder(folder) if self.tokenizer is not None else None
+        has_tokenizer = (folder / "tokenizer.json").is_file()
+        self.chat_template = ChatTemplate.from_folder(folder, chat_template) if has_tokenizer else None
+        self.tokenizer = Tokenizer.from_folder(folder) if has_tokenizer else None
+        if self.chat_template is not None:
+            self.chat_template.check()
         generation = read_object(folder / "generation_config.json", EngineError, optional=True)
         self._model_defaults = defaults_of(generation, str(folder / "generation_config.json"))
         self._use_defaults = generation_config

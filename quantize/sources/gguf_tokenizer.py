@@ -70,7 +70,7 @@ def tokenizer_files(fields: dict[str, Any], config: dict[str, Any], where: str) 
         "generation_config.json": _generation_config(fields),
     }
     if template := fields.get("tokenizer.chat_template"):
-        ChatTemplate(str(template), special, f"{where}: tokenizer.chat_template")
+        ChatTemplate(str(template), special, f"{where}: tokenizer.chat_template").check()
         files["chat_template.jinja"] = str(template)
     return files
 

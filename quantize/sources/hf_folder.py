@@ -46,9 +46,7 @@ class HfFolder(Source):
         return np.array(self._home[name].tensor(name)[begin:end], np.float32)
 
     def write_side_files(self, folder: Path) -> None:
-        for name in checkpoint.SIDE_FILES:
-            if (self.folder / name).is_file():
-                files.write_bytes(folder / name, (self.folder / name).read_bytes())
+        files.copy(self.folder, folder, checkpoint.side_files(self.folder))
 
     def _main_dtype(self) -> str:
         sizes: Counter[str] = Counter()
@@ -124,5 +122,6 @@ def _check_side_files(folder: Path) -> None:
             f"{folder} has {slow} and no tokenizer.json, which precast needs; make it with transformers: "
             f"AutoTokenizer.from_pretrained('{folder}').save_pretrained('{folder}')"
         )
-    ChatTemplate.from_folder(folder)
+    if (template := ChatTemplate.from_folder(folder)) is not None:
+        template.check()
     read_json(folder / "generation_config.json")

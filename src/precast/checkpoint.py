@@ -22,9 +22,10 @@ SIDE_FILES = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "chat_template.jinja",
+    "additional_chat_templates/*.jinja",
     "generation_config.json",
 )
-"""What goes along with the weights from source to checkpoint to engine, where it exists."""
+"""What goes along with the weights from source to checkpoint to engine, where it exists: patterns of paths."""
 
 # Names of a layer's tensors are made before the weights are looked at: a damaged number must not make billions.
 MAX_LAYERS = 10_000
@@ -187,6 +188,12 @@ def read_config(folder: Path) -> ModelConfig:
     if not path.exists():
         raise CheckpointError(f"{folder} has no config.json: not a checkpoint")
     return ModelConfig.from_json(read_object(path, CheckpointError), str(path))
+
+
+def side_files(folder: Path) -> list[str]:
+    """The SIDE_FILES that `folder` has, as paths in it."""
+    found = (path for pattern in SIDE_FILES for path in sorted(folder.glob(pattern)) if path.is_file())
+    return [str(path.relative_to(folder)) for path in found]
 
 
 def is_quantized(config: ModelConfig, module: str) -> bool:

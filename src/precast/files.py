@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -61,6 +61,13 @@ def write_bytes(path: Path, data: bytes) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Writes `value` as indented JSON with a final newline; see `write_bytes`."""
     write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
+
+
+def copy(source: Path, target: Path, names: Iterable[str]) -> None:
+    """Copies files, given as paths in the folder `source`, into the folder `target`; see `write_bytes`."""
+    for name in names:
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(target / name, (source / name).read_bytes())
 
 
 def refuse_foreign(target: Path, replaces: str | None = None) -> None:

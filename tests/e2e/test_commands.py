@@ -33,6 +33,14 @@ def test_run_gives_what_python_gives(engine: Path) -> None:
     assert raw.text != expected.text
 
 
+def test_another_chat_template_makes_another_prompt(engine: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.jinja").write_text("{{ messages[-1].content }}")
+    bare = precast("run", engine, "the dog", "--raw", *GREEDY).done()
+    given = ("--chat-template", tmp_path / "mine.jinja", *GREEDY)
+    assert precast("run", engine, "the dog", *given).done() == bare
+    assert precast("chat", engine, *given, stdin="the dog\n").done().rstrip("\n") == bare.rstrip("\n")
+
+
 def test_run_json_holds_ids_usage_and_seed(engine: Path) -> None:
     sampled = (
         "--temperature",

@@ -18,7 +18,7 @@ import pytest
 from transformers import LlamaForCausalLM
 
 from precast import LLM, AsyncLLM, RequestOutput, SamplingParams
-from precast.errors import EngineError, RequestError
+from precast.errors import EngineError, RequestError, SourceError
 from precast.runtime.llm import LLM as EngineLLM
 from precast.runtime.text.tokenizer import Tokenizer
 from tests.steps import make_engine
@@ -158,6 +158,18 @@ def test_what_is_no_prompt_is_refused_in_one_sentence(llm: LLM, prompt: Any) -> 
         llm.generate([prompt], GREEDY)
 
 
+def test_another_chat_template_may_be_given(engine: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("{{ messages[0].content }}{{ mood }}")
+    messages = [{"role": "user", "content": "hi"}]
+    with LLM(engine, chat_template=tmp_path / "mine") as llm:
+        assert llm.chat(messages, GREEDY, mood="x").prompt_token_ids == llm.encode("hix")
+        (tmp_path / "mine").write_text("{% for x in range(9999) %}{% for y in range(9999) %}{% endfor %}{% endfor %}")
+    with LLM(engine, chat_template=tmp_path / "mine") as llm, pytest.raises(RequestError, match="loop for ever"):
+        llm.chat(messages, GREEDY)
+    with pytest.raises(SourceError, match="neither a file nor the name"):
+        LLM(engine, chat_template="mine")
+
+
 def test_closing_answers_who_waits(engine: Path) -> None:
     llm = LLM(engine)
     answers: list[RequestOutput] = []
@@ -165,7 +177,7 @@ def test_closing_answers_who_waits(engine: Path) -> None:
         target=lambda: answers.extend(llm.generate(["a"] * 40, SamplingParams(max_tokens=400, ignore_eos=True)))
     )
     waiter.start()
-    until(lambda: llm.stats().running > 0)
+    until(lambda: llm.stats().running + llm.stats().waiting == 40)
     llm.close()
     llm.close()
     waiter.join(60)
