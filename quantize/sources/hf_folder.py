@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from precast import checkpoint, files
 from precast.errors import SourceError
+from precast.quantize.sources.hf_tokenizer import made_tokenizer
 from precast.quantize.sources.source import Source
 from precast.runtime.text.chat_template import ChatTemplate
 from precast.runtime.text.tokenizer import Tokenizer, read_json
@@ -19,9 +20,6 @@ from precast.safetensors_file import SafetensorsFile
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
-SLOW_TOKENIZERS = ("tokenizer.model", "vocab.json", "tekken.json")
-"""Files that transformers can make a tokenizer.json from."""
-
 _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
@@ -38,6 +36,7 @@ class HfFolder(Source):
         self._home = _open_shards(folder)
         self.dtype = self._main_dtype()
         _check_side_files(folder)
+        self._made = made_tokenizer(folder)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: shard.tensors[name].shape for name, shard in self._home.items()}
@@ -46,7 +45,9 @@ class HfFolder(Source):
         return np.array(self._home[name].tensor(name)[begin:end], np.float32)
 
     def write_side_files(self, folder: Path) -> None:
-        files.copy(self.folder, folder, checkpoint.side_files(self.folder))
+        files.copy(self.folder, folder, (name for name in checkpoint.side_files(self.folder) if name not in self._made))
+        for name, content in self._made.items():
+            files.write_json(folder / name, content)
 
     def _main_dtype(self) -> str:
         sizes: Counter[str] = Counter()
@@ -117,11 +118,6 @@ def _check_side_files(folder: Path) -> None:
     """Loads what will be copied: a model without any tokenizer is fine, a broken or unusable one is not."""
     if (folder / "tokenizer.json").is_file():
         Tokenizer.from_folder(folder)
-    elif slow := next((name for name in SLOW_TOKENIZERS if (folder / name).is_file()), None):
-        raise SourceError(
-            f"{folder} has {slow} and no tokenizer.json, which precast needs; make it with transformers: "
-            f"AutoTokenizer.from_pretrained('{folder}').save_pretrained('{folder}')"
-        )
     if (template := ChatTemplate.from_folder(folder)) is not None:
         template.check()
     read_json(folder / "generation_config.json")

@@ -13,28 +13,19 @@ from precast.json_file import LFS_POINTER, read_object
 
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
+CLASS_TOKENS: dict[str, dict[str, Any]] = {"GemmaTokenizer": {"mask_token": "<mask>"}}
+"""Special tokens that a class of transformers has without a config that names them."""
+
 
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in `path`; {} when there is no such file. Raises SourceError when it is not a JSON object."""
     return read_object(path, SourceError, optional=True)
 
 
-def token_text(value: Any) -> str | None:
-    """A special token as tokenizer_config.json writes it: a string, or an object with its `content`."""
-    if isinstance(value, dict):
-        value = value.get("content")
-    return value if isinstance(value, str) else None
-
-
 def read_special_tokens(folder: Path) -> dict[str, str]:
-    """`bos_token` and its like → text, from tokenizer_config.json, as transformers merges them.
-
-    In old folders, without `added_tokens_decoder`, special_tokens_map.json wins.
-    """
-    config = read_json(folder / "tokenizer_config.json")
-    if "added_tokens_decoder" not in config:
-        config = config | read_json(folder / "special_tokens_map.json")
-    return {key: text for key in SPECIAL_TOKENS if (text := token_text(config.get(key))) is not None}
+    """`bos_token` and its like → text, as transformers merges tokenizer_config.json and special_tokens_map.json."""
+    named, _ = _special_tokens(_read_config(folder))
+    return {key: token.content for key, token in named.items()}
 
 
 class Tokenizer:
@@ -58,9 +49,8 @@ class Tokenizer:
         if not path.is_file():
             raise SourceError(f"{folder} has no tokenizer.json; this model takes and gives token ids only")
         rust = _load(path)
-        special = read_special_tokens(folder)
-        rust.add_tokens(_missing_tokens(rust, folder, special))
-        return cls(rust, special)
+        _add_tokens(rust, folder)
+        return cls(rust, read_special_tokens(folder))
 
     @property
     def vocab_size(self) -> int:
@@ -112,16 +102,50 @@ def _load(path: Path) -> RustTokenizer:
         raise SourceError(f"{path} is not a tokenizer: {error}") from None
 
 
-def _missing_tokens(rust: RustTokenizer, folder: Path, special: dict[str, str]) -> list[AddedToken]:
-    """Tokens that only tokenizer_config.json names: transformers gives them the next free ids, in this order."""
-    listed = read_json(folder / "tokenizer_config.json").get("added_tokens_decoder") or {}
-    where = f"{folder / 'tokenizer_config.json'}: added_tokens_decoder"
+def _read_config(folder: Path) -> dict[str, Any]:
+    """tokenizer_config.json; in old folders, without `added_tokens_decoder`, special_tokens_map.json wins."""
+    config = read_json(folder / "tokenizer_config.json")
+    if "added_tokens_decoder" not in config:
+        config = config | read_json(folder / "special_tokens_map.json")
+    kind = str(config.get("tokenizer_class")).removesuffix("Fast")
+    return CLASS_TOKENS.get(kind, {}) | config
+
+
+def _special_tokens(config: dict[str, Any]) -> tuple[dict[str, AddedToken], list[AddedToken]]:
+    """Special tokens with names (`bos_token`, and a model's own such as `image_token`), and those without."""
+    extra = config.get("extra_special_tokens", config.get("additional_special_tokens"))
+    own = {key: value for key, value in config.items() if key.endswith("_token") and key not in SPECIAL_TOKENS}
+    named = {key: config.get(key) for key in SPECIAL_TOKENS} | own | (extra if isinstance(extra, dict) else {})
+    tokens = {key: token for key, value in named.items() if (token := _added_token(value)) is not None}
+    listed = extra if isinstance(extra, list) else []
+    return tokens, [token for value in listed if (token := _added_token(value)) is not None]
+
+
+def _added_token(value: Any) -> AddedToken | None:
+    """A special token as tokenizer_config.json writes it: a string, or an object with its `content`."""
+    if isinstance(value, str) and value:
+        return AddedToken(value, special=True, normalized=False)
+    if not isinstance(value, dict) or not value.get("content"):
+        return None
+    known = ("content", "single_word", "lstrip", "rstrip", "normalized")
+    return AddedToken(**{key: value[key] for key in known if key in value}, special=True)
+
+
+def _add_tokens(rust: RustTokenizer, folder: Path) -> None:
+    """Gives `rust` the tokens that only tokenizer_config.json names, and makes special those that it calls special, in
+    transformers' order: the order decides their ids."""
+    where = folder / "tokenizer_config.json"
+    config = _read_config(folder)
     try:
-        tokens = [AddedToken(**token) for _, token in sorted(listed.items(), key=lambda item: int(item[0]))]
+        listed = {
+            int(index): AddedToken(**{key: value for key, value in token.items() if key != "__type"})
+            for index, token in (config.get("added_tokens_decoder") or {}).items()
+        }
+        named, extra = _special_tokens(config)
     except (AttributeError, TypeError, ValueError) as error:
-        raise SourceError(f"{where} is not readable: {error}") from None
-    known = {token.content for token in tokens}
-    named = (text for text in dict.fromkeys(special.values()) if text not in known and rust.token_to_id(text) is None)
-    tokens += [AddedToken(text, special=True) for text in named]
-    present = {token.content for token in rust.get_added_tokens_decoder().values()}
-    return [token for token in tokens if token.content not in present]
+        raise SourceError(f"{where}: its special tokens or added_tokens_decoder are not readable: {error}") from None
+    present = {repr(token) for token in rust.get_added_tokens_decoder().values()}
+    rust.add_tokens([token for _, token in sorted(listed.items()) if repr(token) not in present])
+    # A listed token's own flags (does it take the spaces around it along?) count more than how it is named.
+    by_text = {token.content: token for token in listed.values()}
+    rust.add_special_tokens([by_text.get(token.content, token) for token in (*named.values(), *extra)])

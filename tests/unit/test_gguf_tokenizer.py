@@ -10,7 +10,9 @@ from tokenizers import Tokenizer as RustTokenizer
 from tokenizers import pre_tokenizers
 
 from precast.errors import SourceError
-from precast.quantize.sources.gguf_tokenizer import BYTE, CONTROL, PRE_TOKENIZERS, USER_DEFINED, tokenizer_files
+from precast.quantize.sources.gguf_tokenizer import tokenizer_files
+from precast.quantize.sources.pre_tokenizers import PRE_TOKENIZERS
+from precast.quantize.sources.sentencepiece import BYTE, CONTROL, USER_DEFINED
 from tests.unit.test_tokenizer import TEXTS, byte_level, sentencepiece
 
 CONFIG = {"max_position_embeddings": 100}
@@ -86,12 +88,13 @@ def test_byte_level() -> None:
     [
         ("llama-bpe", "I'LL see 12345 foo_bar!?\n\n  x", "I|'LL| see| |123|45| foo|_bar|!?\n\n| | x"),
         ("gpt-2", "I'll see 12345 foo_bar!?", "I|'ll| see| 12345| foo|_|bar|!?"),
+        ("qwen2", "I'LL see 12345 foo_bar!?", "I|'LL| see| |1|2|3|4|5| foo|_bar|!?"),
         ("smollm", "see 123", "see| |1|2|3"),
     ],
 )
 def test_text_is_cut_as_the_original_cuts_it(pre: str, text: str, words: str) -> None:
     decoder = {v: bytes([k]) for k, v in _byte_alphabet().items()}
-    pieces = [piece for piece, _ in PRE_TOKENIZERS[pre][0]().pre_tokenize_str(text)]
+    pieces = [piece for piece, _ in PRE_TOKENIZERS[pre].make().pre_tokenize_str(text)]
     assert "|".join(b"".join(decoder[c] for c in piece).decode() for piece in pieces) == words
 
 
@@ -114,7 +117,7 @@ def test_llama_3_begins_with_bos_and_keeps_whole_words() -> None:
     ("change", "word"),
     [
         ({"tokenizer.ggml.model": "bert"}, "'bert'"),
-        ({"tokenizer.ggml.pre": "qwen2"}, "'qwen2'"),
+        ({"tokenizer.ggml.pre": "tekken"}, "'tekken'"),
         ({"tokenizer.ggml.tokens": None}, "make no tokenizer"),
         ({"tokenizer.ggml.token_type": [1]}, "make no tokenizer"),
         ({"tokenizer.ggml.merges": ["x y z"]}, "make no tokenizer"),

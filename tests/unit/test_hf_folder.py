@@ -186,7 +186,7 @@ def test_tied_and_untied_heads(folder: Path, tmp_path: Path) -> None:
         ("config.json", '{"quantization_config": {"quant_method": "fp8"}}', "already quantized .fp8"),
         ("config.json", '{"quantization_config": "x"}', "already quantized"),
         ("tokenizer.json", "{}", "not a tokenizer"),
-        ("tokenizer.model", "x", "save_pretrained"),
+        ("tokenizer.model", "x", "not a sentencepiece model"),
         ("chat_template.jinja", "{% for %}", "chat template"),
         ("generation_config.json", "[", "not JSON"),
         ("tokenizer_config.json", "version https://git-lfs.github.com/spec/v1", "git lfs pull"),
