@@ -41,19 +41,36 @@ class Op:
 
 
 # kind → (inputs, outputs, modules) it takes; a tuple of counts where several are allowed.
-SIGNATURES: dict[str, tuple[tuple[int, ...], int, tuple[int, ...]]] = {
-    "embed": ((0,), 1, (1,)),
+SIGNATURES: dict[str, tuple[tuple[int, ...], int, tuple[int, ...] | range]] = {
+    "embed": ((0,), 1, (1, 2)),
     "rms_norm": ((1,), 1, (0, 1)),
+    "layer_norm": ((1,), 1, (0, 1)),
     "linear": ((1, 2), 1, (1, 2)),
+    "clip": ((1,), 1, (0,)),
+    "qk_norm": ((1,), 1, (2,)),
     "rope": ((1,), 1, (0,)),
     "kv_append": ((1,), 1, (0,)),
-    "rope_kv_append": ((1,), 1, (0,)),
+    "rope_kv_append": ((1,), 1, (0, 2)),
     "paged_attention": ((1,), 1, (0,)),
+    "activation": ((1,), 1, (0,)),
     "gated_activation": ((2,), 1, (0,)),
+    "moe": ((1,), 1, range(4, 1 << 20)),
     "add": ((2,), 1, (0,)),
+    "scale": ((1,), 1, (0,)),
+    "softcap": ((1,), 1, (0,)),
     "gather_rows": ((1,), 1, (0,)),
     "quantize": ((1,), 1, (0,)),
 }
+
+SAME_COLUMNS = frozenset(
+    {
+        *("add", "gated_activation", "activation", "rms_norm", "layer_norm", "clip", "qk_norm", "rope", "quantize"),
+        *("paged_attention", "moe", "scale", "softcap"),
+    }
+)
+"""Ops whose operands and result all have the same columns."""
+
+NORMS = ("rms_norm", "layer_norm")
 
 
 @dataclass(frozen=True)
@@ -111,9 +128,9 @@ def _fits(op: Op) -> bool:
     out = op.outputs[0]
     if not _dtypes_fit(op) or any(v.columns < 1 or v.rows != out.rows for v in op.inputs if op.kind != "gather_rows"):
         return False
+    if op.kind in SAME_COLUMNS:
+        return all(v.columns == out.columns for v in op.inputs)
     match op.kind:
-        case "add" | "gated_activation" | "rms_norm" | "rope" | "quantize" | "paged_attention":
-            return all(v.columns == out.columns for v in op.inputs)
         case "linear":
             n, k, epilogue = op.attributes["n"], op.attributes["k"], op.attributes["epilogue"]
             columns = n // 2 if epilogue == "gated" and isinstance(n, int) else n
@@ -135,6 +152,6 @@ def _dtypes_fit(op: Op) -> bool:
     made_int8, read_int8 = op.outputs[0].dtype == "i8", [v.dtype == "i8" for v in op.inputs]
     if op.kind == "quantize" and not made_int8:
         return False
-    if made_int8 and op.kind not in ("quantize", "rms_norm"):
+    if made_int8 and op.kind not in ("quantize", *NORMS):
         return False
     return not any(read_int8[1:] if op.kind == "linear" else read_int8)

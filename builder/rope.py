@@ -7,6 +7,7 @@ numpy and torch round differently.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,18 @@ from precast.errors import BuildError
 
 F32 = npt.NDArray[np.float32]
 
+TYPES = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 
-def inverse_frequencies(config: ModelConfig, max_seq_len: int) -> tuple[F32, float]:
+
+def inverse_frequencies(config: ModelConfig, max_seq_len: int, local: bool = False) -> tuple[F32, float]:
     """→ (inverse frequencies f32 [rotary_dim/2] in radians a position, factor that multiplies cos and sin).
 
-    `dynamic` depends on the length; it is fixed for `max_seq_len`. Raises BuildError for an unknown scaling type.
+    `local`: of the sliding layers. `dynamic` and `longrope` depend on the length; they are fixed for `max_seq_len`.
+    Raises BuildError for an unknown scaling type.
     """
+    if local:
+        assert config.local_rotary_base is not None
+        config = replace(config, rotary_base=config.local_rotary_base, rotary_scaling=config.local_rotary_scaling)
     scaling = config.rotary_scaling or {}
     kind = scaling.get("type", "default")
     plain = _plain(config.rotary_base, config.rotary_dim)
@@ -38,9 +45,11 @@ def inverse_frequencies(config: ModelConfig, max_seq_len: int) -> tuple[F32, flo
                 return _llama3(plain, scaling), 1.0
             case "yarn":
                 return _yarn(config, scaling)
+            case "longrope":
+                return _longrope(config, scaling, max_seq_len)
     except KeyError as error:
         raise BuildError(f"rotary_scaling of type {kind} lacks {error}") from None
-    raise BuildError(f"rotary_scaling type {kind!r} is not supported; default, linear, dynamic, llama3 and yarn are")
+    raise BuildError(f"rotary_scaling type {kind!r} is not supported; {', '.join(TYPES)} are")
 
 
 def _plain(base: float, dim: int) -> F32:
@@ -98,3 +107,19 @@ def _yarn(config: ModelConfig, scaling: dict[str, Any]) -> tuple[F32, float]:
     ramp = np.clip((np.arange(dim // 2, dtype=np.float32) - np.float32(low)) / np.float32(high - low), 0, 1)
     keep = (1 - ramp).astype(np.float32)
     return (interpolated * (1 - keep) + extrapolated * keep).astype(np.float32), float(attention)
+
+
+def _longrope(config: ModelConfig, scaling: dict[str, Any], max_seq_len: int) -> tuple[F32, float]:
+    """LongRoPE (Ding et al., 2024, arXiv:2402.13753): a divisor for each frequency, one list for sequences within the
+    original length and one for longer ones. A sequence keeps one of them for its life: that of max_seq_len."""
+    original, factor = scaling["original_max_position_embeddings"], scaling.get("factor")
+    factor = config.max_position_embeddings / original if factor is None else factor
+    attention = scaling.get("attention_factor")
+    if attention is None:
+        attention = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
+    divisors = np.asarray(scaling["long_factor" if max_seq_len > original else "short_factor"], np.float32)
+    exponent = np.arange(0, config.rotary_dim, 2, dtype=np.float32) / np.float32(config.rotary_dim)
+    if divisors.shape != exponent.shape:
+        raise BuildError(f"longrope needs {len(exponent)} factors, and has {divisors.size}")
+    power = np.power(np.float32(config.rotary_base), exponent)
+    return (np.float32(1) / (divisors * power)).astype(np.float32), float(attention)

@@ -59,10 +59,11 @@ def convert(source: Path, output_dir: Path, options: ConvertOptions | None = Non
     family = family_of(opened.config, opened.where)
     plain = family.read(opened.config, _dtype(chosen.dtype, opened.dtype), opened.where)
     config = _target(plain, family, chosen)
-    names = account(opened, family, plain)
+    pieces = account(opened, family, plain)
     if plain.tie_word_embeddings and not config.tie_word_embeddings:
-        names["lm_head.weight"] = names["transformer.vocab_embedding.weight"]
-    weights = Weights(Rows(opened, names) if config.rotation is None else RotatedRows(opened, names, config), config)
+        pieces["lm_head.weight"] = pieces["transformer.vocab_embedding.weight"]
+    rows = Rows(opened, pieces) if config.rotation is None else RotatedRows(opened, pieces, config)
+    weights = Weights(rows, config)
     files.require_room(output_dir, sum(math.prod(s) * DTYPES[d].itemsize for d, s in weights.shapes.values()))
     with files.new_folder(output_dir, replaces=FORMAT) as folder:
         _write(folder / "rank0.safetensors", weights, progress)
@@ -97,7 +98,7 @@ def _target(plain: ModelConfig, family: Family, options: ConvertOptions) -> Mode
     """The checkpoint's config: the plain one, quantized and rotated as asked."""
     if options.quant not in ("none", "int8"):
         raise SourceError(f"quant {options.quant!r} is not supported; none and int8 are")
-    if options.rotate and not family.rotatable:
+    if options.rotate and not rotatable(plain):
         raise SourceError(f"family {family.model_type} cannot be rotated: its norms do not fold into linears")
     quantized = options.quant == "int8"
     if not quantized and (options.activation_group_size is not None or options.exclude):
@@ -106,7 +107,7 @@ def _target(plain: ModelConfig, family: Family, options: ConvertOptions) -> Mode
     if quantized and group not in (0, 32, 64, 128):
         raise SourceError(f"activation group size {group} is not supported; 0 (per token), 32, 64 and 128 are")
     config = plain
-    if options.rotate if options.rotate is not None else quantized and family.rotatable:
+    if options.rotate if options.rotate is not None else quantized and rotatable(plain):
         config = replace(
             config,
             rotation={"kind": "kronecker_hadamard", "seed": ROTATION_SEED},
@@ -118,6 +119,14 @@ def _target(plain: ModelConfig, family: Family, options: ConvertOptions) -> Mode
         _check_excluded(config, options.exclude)
         config = replace(config, quantization=replace(config.quantization, exclude_modules=options.exclude))
     return config
+
+
+def rotatable(config: ModelConfig) -> bool:
+    """Whether the residual stream can be rotated exactly: all that reads it does so through an RMS norm whose gain
+    folds into the linears behind it, nothing stands between what writes it and the sum, and values pass linearly."""
+    plain_norms = (config.norm_type, config.norm_placement, config.norm_gain_folded) == ("rms_norm", "pre", False)
+    learned = config.position_embedding_type == "learned_absolute"
+    return plain_norms and not (config.norm_bias or config.embedding_norm or learned or config.clip_qkv)
 
 
 def _check_excluded(config: ModelConfig, patterns: tuple[str, ...]) -> None:

@@ -25,7 +25,6 @@ class Weights:
         self.powers: dict[str, tuple[float, float]] = {}
         """Quantized module → Σ w² and Σ (w − ŵ)² over its weight."""
         self._rows = rows
-        self._dtype = np.dtype(np.float32 if config.dtype == "float32" else ml_dtypes.bfloat16)
         self._scales: dict[str, F32] = {}
 
     def blocks(self, name: str) -> Iterator[Array]:
@@ -39,8 +38,9 @@ class Weights:
         elif self.shapes[name][0] == "I8":
             yield from self._quantized(module, name)
         else:
+            dtype = np.dtype(np.float32 if self.shapes[name][0] == "F32" else ml_dtypes.bfloat16)
             for block in self._rows.blocks(name):
-                yield block.astype(self._dtype)
+                yield block.astype(dtype)
 
     def _quantized(self, module: str, name: str) -> Iterator[Array]:
         scales: list[F32] = []

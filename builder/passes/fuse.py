@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from precast.builder.graph import Graph, Op, Value
+from precast.builder.plan import Attribute
 from precast.checkpoint import ModelConfig, is_quantized
 
 
@@ -54,19 +55,30 @@ def fuse_add(graph: Graph) -> Graph:
     return Graph(tuple(fused.get(id(op), op) for op in graph.ops if id(op) not in gone))
 
 
+# What may stand between the q/k/v projection and the pages, in order.
+BEFORE_APPEND = ("clip", "qk_norm", "rope")
+
+
 def fuse_rope_kv_append(graph: Graph) -> Graph:
-    """kv_append(rope(qkv)) → rope_kv_append(qkv): keys are rotated on their way into the pages."""
+    """kv_append(rope(qk_norm(clip(qkv)))), or with less of that → rope_kv_append(qkv): one sweep from the projection to
+    the pages. Its attributes say what it does: `rope` none, global or local, `qk_norm` (none: not), `clip` (0: not)."""
     makers, uses = _makers(graph), graph.uses()
-    gone = {
-        id(makers[op.inputs[0]])
-        for op in graph.ops
-        if op.kind == "kv_append" and makers[op.inputs[0]].kind == "rope" and uses[op.inputs[0]] == 1
-    }
-    ops = []
+    gone: set[int] = set()
+    fused: dict[int, Op] = {}
     for op in graph.ops:
-        if id(op) in gone:
+        if op.kind != "kv_append":
             continue
-        if op.kind == "kv_append" and id(makers[op.inputs[0]]) in gone:
-            op = replace(op, kind="rope_kv_append", inputs=makers[op.inputs[0]].inputs)
-        ops.append(op)
-    return Graph(tuple(ops))
+        attributes: dict[str, Attribute] = {"rope": "none", "qk_norm": "none", "epsilon": 0.0, "clip": 0.0}
+        modules: tuple[str, ...] = ()
+        x = op.inputs[0]
+        for kind in reversed(BEFORE_APPEND):
+            maker = makers[x]
+            if maker.kind == kind and uses[x] == 1:
+                attributes |= maker.attributes
+                modules = maker.modules or modules
+                gone.add(id(maker))
+                x = maker.inputs[0]
+        fused[id(op)] = replace(
+            op, kind="rope_kv_append", inputs=(x,), modules=modules, attributes=attributes | op.attributes
+        )
+    return Graph(tuple(fused.get(id(op), op) for op in graph.ops if id(op) not in gone))

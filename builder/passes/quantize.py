@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from precast.builder.graph import Graph, Op, Value
+from precast.builder.graph import NORMS, Graph, Op, Value
 from precast.checkpoint import ModelConfig, is_quantized
 
 
@@ -25,13 +25,13 @@ def insert_quantize(graph: Graph, config: ModelConfig) -> Graph:
 
 
 def fuse_norm_quantize(graph: Graph) -> Graph:
-    """quantize(rms_norm(x)) → one op, when nobody else reads the norm."""
+    """quantize(norm(x)) → one op, when nobody else reads the norm."""
     uses = graph.uses()
-    norms = {op.outputs[0]: op for op in graph.ops if op.kind == "rms_norm" and uses[op.outputs[0]] == 1}
+    norms = {op.outputs[0]: op for op in graph.ops if op.kind in NORMS and uses[op.outputs[0]] == 1}
     fused = {op.inputs[0]: op for op in graph.ops if op.kind == "quantize" and op.inputs[0] in norms}
     ops = []
     for op in graph.ops:
-        if op.kind == "rms_norm" and op.outputs[0] in fused:
+        if op.kind in NORMS and op.outputs[0] in fused:
             op = replace(op, outputs=fused[op.outputs[0]].outputs)
         elif op.kind == "quantize" and op.inputs[0] in fused:
             continue

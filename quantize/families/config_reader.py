@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from precast.checkpoint_rules import MAX_LAYERS
 from precast.errors import SourceError
+from precast.quantize.families.rope_settings import Rope, positive, read_rope
 
 # Keys that never change the forward pass of any decoder.
 # fmt: off
@@ -18,14 +20,31 @@ HARMLESS = frozenset((
     "gradient_checkpointing", "_attn_implementation", "_attn_implementation_autoset", "attn_implementation",
     "auto_map", "finetuning_task", "prefix", "tie_encoder_decoder", "pruned_heads", "cross_attention_hidden_size",
     "base_model_tp_plan", "transformers.js_config", "unsloth_version", "unsloth_fixed", "chat_template",
+    "_commit_hash", "cache_implementation", "classifier_dropout", "summary_type", "summary_use_proj",
+    "summary_activation", "summary_proj_to_labels", "summary_first_dropout", "output_router_logits",
+    "router_aux_loss_coef", "router_jitter_noise",
 ))
 # fmt: on
+
+# Names of activation functions → the checkpoint's.
+ACTIVATIONS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "quick_gelu": "gelu_quick",
+    "relu": "relu",
+    "relu2": "relu2",
+}
 
 
 class ConfigReader:
     """Takes keys out of a config; `finish` refuses what nobody took."""
 
     def __init__(self, config: dict[str, Any], where: str) -> None:
+        self._config = config
         # An unknown key that is null sets nothing.
         self._left = {k: v for k, v in config.items() if k not in HARMLESS and v is not None}
         self.where = where
@@ -37,100 +56,86 @@ class ConfigReader:
             raise SourceError(f"{self.where}: {key} must be a positive integer, not {value!r}")
         return value
 
+    def layers(self, key: str, default: int | None = None) -> int:
+        """A number of layers: bounded, since lists are made of it before the weights are looked at."""
+        value = self.integer(key, default)
+        if value > MAX_LAYERS:
+            raise SourceError(f"{self.where}: {value} layers; at most {MAX_LAYERS} are supported")
+        return value
+
+    def integer_or_none(self, key: str, default: int | None = None) -> int | None:
+        """A positive integer; `default` when absent, None when null."""
+        return self.integer(key, default) if self._has(key, default) else None
+
+    def integer_or_zero(self, key: str, default: int) -> int:
+        """An integer from 0 on; `default` when absent or null."""
+        if self._left.get(key) == 0 and not isinstance(self._left[key], bool):
+            self._left.pop(key)
+            return 0
+        return self.integer(key, default)
+
     def number(self, key: str, default: float | None = None) -> float:
         """A positive number; `default` when absent or null."""
-        return _positive(self._take(key, default), key, self.where)
+        return positive(self._take(key, default), key, self.where)
 
-    def flag(self, key: str, default: bool) -> bool:
+    def number_or_none(self, key: str, default: float | None = None) -> float | None:
+        """A positive number; `default` when absent, None when null."""
+        return self.number(key, default) if self._has(key, default) else None
+
+    def flag(self, key: str, default: bool | None = None) -> bool:
         """A boolean; `default` when absent or null."""
         value = self._take(key, default)
         if not isinstance(value, bool):
             raise SourceError(f"{self.where}: {key} must be true or false, not {value!r}")
         return value
 
+    def activation(self, key: str, default: str | None = None) -> str:
+        """An activation function, under the checkpoint's name for it."""
+        value = self._take(key, default)
+        if not isinstance(value, str) or value not in ACTIVATIONS:
+            raise SourceError(f"{self.where}: {key} = {value!r} is not supported; {', '.join(ACTIVATIONS)} are")
+        return ACTIVATIONS[value]
+
+    def items(self, key: str) -> list[Any] | None:
+        """A list; None when absent or null."""
+        value = self._left.pop(key, None)
+        if value is not None and not isinstance(value, list):
+            raise SourceError(f"{self.where}: {key} must be a list, not {value!r}")
+        return value
+
+    def inner(self, key: str) -> ConfigReader:
+        """The reader of an object inside; an empty one when absent or null. It must be finished on its own."""
+        value = self._left.pop(key, None)
+        if value is not None and not isinstance(value, dict):
+            raise SourceError(f"{self.where}: {key} must be an object, not {value!r}")
+        return ConfigReader(value or {}, f"{self.where}: {key}")
+
     def only(self, key: str, *allowed: Any) -> None:
         """A key of which only some values are supported; absent or null is fine."""
         value = self._left.pop(key, None)
         if value is not None and value not in allowed:
-            raise SourceError(f"{self.where}: {key} = {value!r} is not supported; {', '.join(map(repr, allowed))} is")
+            values = ", ".join(map(repr, allowed))
+            raise SourceError(f"{self.where}: {key} = {value!r} is not supported; {values or 'its absence'} is")
 
-    def rope(self, head_size: int) -> tuple[float, int, dict[str, Any] | None]:
-        """→ (θ, rotary_dim, scaling or None): 4.x `rope_theta` + `rope_scaling`, 5.x `rope_parameters`."""
-        old, new = self._left.pop("rope_scaling", None), self._left.pop("rope_parameters", None)
-        settings: dict[str, Any] = {}
-        for value in (old, new):  # transformers 5 takes `rope_scaling` as an older name, and the newer one wins
-            if value is not None and not isinstance(value, dict):
-                raise SourceError(f"{self.where}: rope settings must be an object, not {value!r}")
-            settings = value if value else settings
-        settings = {k: v for k, v in settings.items() if v is not None}
-        theta = settings.pop("rope_theta", self._left.get("rope_theta", 10000.0))
-        partial = settings.pop("partial_rotary_factor", self._left.get("partial_rotary_factor", 1.0))
-        self._left.pop("rope_theta", None)
-        self._left.pop("partial_rotary_factor", None)
-        kind = settings.pop("rope_type", None) or settings.get("type") or "default"
-        settings.pop("type", None)
-        scaling = self._scaling(kind, settings)
-        theta, partial = _positive(theta, "rope_theta", self.where), _positive(partial, "partial_rotary", self.where)
-        rotary_dim = int(head_size * partial)
-        if partial > 1 or rotary_dim < 2 or rotary_dim % 2:
-            raise SourceError(f"{self.where}: rope over {rotary_dim} of {head_size} dimensions is not supported")
-        return theta, rotary_dim, None if kind == "default" else {"type": kind, **scaling}
+    def rope(self, rope: Rope, read: dict[str, Any]) -> dict[str, Any]:
+        """ModelConfig's rope fields; `read`: those read before."""
+        return read_rope(self._left, rope, read, self.where)
 
-    def finish(self) -> None:
-        """Raises SourceError for a key that nobody took."""
-        if self._left:
-            names = ", ".join(sorted(self._left))
+    def finish(self, unused: tuple[str, ...] = ()) -> None:
+        """Raises SourceError for a key that nobody took and that is not `unused`."""
+        if left := self._left.keys() - set(unused):
+            names = ", ".join(sorted(left))
             raise SourceError(f"{self.where}: unknown settings that could change the model: {names}")
+
+    def refuse(self, what: str) -> SourceError:
+        """The error that says `what` of this config."""
+        return SourceError(f"{self.where}: {what}")
+
+    def _has(self, key: str, default: Any) -> bool:
+        return self._left.get(key) is not None or (key not in self._config and default is not None)
 
     def _take(self, key: str, default: Any) -> Any:
         value = self._left.pop(key, None)
         if value is None and default is None:
             raise SourceError(f"{self.where}: config.json lacks {key}")
         return default if value is None else value
-
-    def _scaling(self, kind: Any, settings: dict[str, Any]) -> dict[str, Any]:
-        if not isinstance(kind, str) or kind not in ROPE_KEYS:
-            raise SourceError(f"{self.where}: rope type {kind!r} is not supported; {', '.join(ROPE_KEYS)} are")
-        if unknown := sorted(settings.keys() - ROPE_KEYS[kind]):
-            raise SourceError(f"{self.where}: rope setting {unknown[0]!r} is not supported for type {kind}")
-        if needed := sorted(ROPE_NEEDS[kind] - settings.keys()):
-            raise SourceError(f"{self.where}: rope type {kind} lacks {', '.join(needed)}")
-        for key, value in settings.items():
-            if not isinstance(value, bool):
-                _positive(value, f"rope setting {key}", self.where)
-            elif key != "truncate":
-                raise SourceError(f"{self.where}: rope setting {key} must be a number, not {value!r}")
-        if kind == "llama3" and not settings["low_freq_factor"] < settings["high_freq_factor"]:
-            raise SourceError(f"{self.where}: rope setting low_freq_factor must be less than high_freq_factor")
-        return settings
-
-
-def _positive(value: Any, key: str, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e30:
-        raise SourceError(f"{where}: {key} must be a positive number, not {value!r}")
-    return float(value)
-
-
-ROPE_KEYS: dict[str, set[str]] = {
-    "default": {"original_max_position_embeddings"},
-    "linear": {"factor", "original_max_position_embeddings"},
-    "dynamic": {"factor", "original_max_position_embeddings"},
-    "llama3": {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"},
-    "yarn": {
-        "factor",
-        "original_max_position_embeddings",
-        "attention_factor",
-        "beta_fast",
-        "beta_slow",
-        "mscale",
-        "mscale_all_dim",
-        "truncate",
-    },
-}
-ROPE_NEEDS: dict[str, set[str]] = {
-    "default": set(),
-    "linear": {"factor"},
-    "dynamic": {"factor"},
-    "llama3": ROPE_KEYS["llama3"],
-    "yarn": {"factor"},
-}

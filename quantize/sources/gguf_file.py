@@ -68,11 +68,11 @@ class GgufSource(Source):
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: self._file.tensors[gguf_name].shape for name, gguf_name in self._names.items()}
 
-    def rows(self, name: str, begin: int, end: int) -> npt.NDArray[np.float32]:
+    def rows(self, name: str, rows: slice | npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         gguf_name = self._names[name]
-        rows: slice | npt.NDArray[np.int64] = slice(begin, end)
         if gguf_name.split(".")[-2] in self.family.gguf_permuted:
-            rows = permuted_rows(np.arange(begin, end), self.config["head_dim"])
+            listed = np.arange(self.shapes()[name][0])[rows]
+            rows = permuted_rows(listed, self.config["head_dim"])
         return self._file.rows(gguf_name, rows)
 
     def write_side_files(self, folder: Path) -> None:

@@ -41,8 +41,8 @@ class HfFolder(Source):
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: shard.tensors[name].shape for name, shard in self._home.items()}
 
-    def rows(self, name: str, begin: int, end: int) -> npt.NDArray[np.float32]:
-        return np.array(self._home[name].tensor(name)[begin:end], np.float32)
+    def rows(self, name: str, rows: slice | npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        return np.array(self._home[name].tensor(name)[rows], np.float32)
 
     def write_side_files(self, folder: Path) -> None:
         files.copy(self.folder, folder, (name for name in checkpoint.side_files(self.folder) if name not in self._made))

@@ -28,8 +28,8 @@ class Source(ABC):
         """Name → shape of every tensor."""
 
     @abstractmethod
-    def rows(self, name: str, begin: int, end: int) -> npt.NDArray[np.float32]:
-        """Rows [begin, end) of a tensor (of a vector: elements) as f32, to be kept and changed by the caller.
+    def rows(self, name: str, rows: slice | npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """Rows of a tensor (of a vector: elements) as f32, to be kept and changed by the caller.
 
         Raises SourceError when they cannot be decoded.
         """

@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from precast.checkpoint_rules import model_faults
 from precast.errors import CheckpointError
 from precast.json_file import read_object
 
@@ -27,10 +28,6 @@ SIDE_FILES = (
 )
 """What goes along with the weights from source to checkpoint to engine, where it exists: patterns of paths."""
 
-# Names of a layer's tensors are made before the weights are looked at: a damaged number must not make billions.
-MAX_LAYERS = 10_000
-
-
 ONE_RANK = {"world_size": 1, "tp_size": 1, "pp_size": 1}
 
 
@@ -46,8 +43,20 @@ class Quantization:
 
 
 @dataclass(frozen=True)
+class MoeConfig:
+    """Mixture of experts: which layers have one, and how tokens are routed. All experts of a layer are gated MLPs."""
+
+    num_experts: int
+    num_experts_per_tok: int
+    intermediate_size: int
+    norm_topk_prob: bool
+    layers: tuple[int, ...]
+    shared_expert_intermediate_size: int = 0
+
+
+@dataclass(frozen=True)
 class ModelConfig:
-    """A decoder, described completely; the fields are the keys of config.json."""
+    """A decoder, described completely; the fields are the keys of config.json. Defaults are what Llama does."""
 
     architecture: str
     dtype: str
@@ -63,11 +72,35 @@ class ModelConfig:
     rotary_base: float
     rotary_dim: int
     rotary_scaling: dict[str, Any] | None = None
+    local_rotary_base: float | None = None
+    local_rotary_scaling: dict[str, Any] | None = None
+    no_rope_layers: tuple[int, ...] = ()
+    position_embedding_type: str = "rope"
+    alibi_slopes: tuple[float, ...] | None = None
+    norm_type: str = "rms_norm"
+    norm_bias: bool = False
+    norm_placement: str = "pre"
     norm_gain_folded: bool = False
+    embedding_norm: bool = False
+    parallel_residual: bool = False
+    parallel_shared_norm: bool = False
+    embedding_multiplier: float = 1.0
+    residual_multiplier: float = 1.0
+    logits_multiplier: float = 1.0
+    qk_norm: str | None = None
+    clip_qkv: float | None = None
+    attention_scale: float | None = None
+    attn_logit_softcapping: float | None = None
+    final_logit_softcapping: float | None = None
+    sliding_window: int | None = None
+    layer_types: tuple[str, ...] | None = None
     hidden_act: str = "silu"
+    gated_mlp: bool = True
+    moe: MoeConfig | None = None
     qkv_bias: bool = False
     dense_bias: bool = False
     mlp_bias: bool = False
+    lm_head_bias: bool = False
     tie_word_embeddings: bool = False
     quantization: Quantization = field(default_factory=Quantization)
     rotation: dict[str, Any] | None = None
@@ -78,6 +111,24 @@ class ModelConfig:
     def qkv_size(self) -> int:
         """Rows of the merged q/k/v projection."""
         return (self.num_attention_heads + 2 * self.num_key_value_heads) * self.head_size
+
+    @property
+    def qk_norm_sizes(self) -> tuple[int, int]:
+        """Elements of the gains of q and of k."""
+        if self.qk_norm == "rms_head":
+            return self.head_size, self.head_size
+        return self.num_attention_heads * self.head_size, self.num_key_value_heads * self.head_size
+
+    def window(self, layer: int) -> int:
+        """Positions that a row of this layer sees, itself included; 0: all."""
+        sliding = self.layer_types is not None and self.layer_types[layer] == "sliding_attention"
+        return (self.sliding_window or 0) if sliding else 0
+
+    def rope(self, layer: int) -> str:
+        """Which frequencies this layer rotates with: "none", "global", or "local" (`local_rotary_base`)."""
+        if self.position_embedding_type != "rope" or layer in self.no_rope_layers:
+            return "none"
+        return "local" if self.local_rotary_base is not None and self.window(layer) else "global"
 
     def to_json(self) -> dict[str, Any]:
         """The content of config.json."""
@@ -109,77 +160,17 @@ class ModelConfig:
             if not isinstance(patterns, list):
                 raise TypeError("exclude_modules must be a list")
             quantization["exclude_modules"] = tuple(patterns)
+            for key in ("no_rope_layers", "alibi_slopes", "layer_types"):
+                if given.get(key) is not None:
+                    given[key] = tuple(given[key])
+            if given.get("moe") is not None:
+                given["moe"] = MoeConfig(**{**given["moe"], "layers": tuple(given["moe"]["layers"])})
             config = cls(**given, quantization=Quantization(**quantization))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, KeyError) as error:
             raise CheckpointError(f"{where} is not a complete checkpoint config: {error}") from None
-        _check(config, where)
+        if wrong := model_faults(config):
+            raise CheckpointError(f"{where}: {wrong[0]}")
         return config
-
-
-_POSITIVE_INTEGERS = (
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_size",
-    "max_position_embeddings",
-    "rotary_dim",
-)
-_FLAGS = ("norm_gain_folded", "qkv_bias", "dense_bias", "mlp_bias", "tie_word_embeddings")
-# Keys whose other values would change the model, and are not supported so far.
-_ONLY = {"hidden_act": ("silu",), "dtype": ("float32", "bfloat16"), "mapping": (ONE_RANK,)}
-_ONLY_QUANTIZATION = {"quant_algo": (None, "W8A8_DYNAMIC"), "kv_cache_quant_algo": (None,), "group_size": (None,)}
-
-
-def _check(config: ModelConfig, where: str) -> None:
-    for name in _POSITIVE_INTEGERS:
-        number = getattr(config, name)
-        if type(number) is not int or not 0 < number < 1 << 31:
-            raise CheckpointError(f"{where}: {name} must be a positive integer, not {number!r}")
-    for name in ("norm_epsilon", "rotary_base"):
-        if not _is_positive(getattr(config, name)):
-            raise CheckpointError(f"{where}: {name} must be a positive number, not {getattr(config, name)!r}")
-    for name in _FLAGS:
-        if not isinstance(getattr(config, name), bool):
-            raise CheckpointError(f"{where}: {name} must be true or false, not {getattr(config, name)!r}")
-    for owner, allowed in ((config, _ONLY), (config.quantization, _ONLY_QUANTIZATION)):
-        for name, values in allowed.items():
-            if getattr(owner, name) not in values:
-                told = " or ".join(map(str, values))
-                raise CheckpointError(f"{where}: {name} {getattr(owner, name)!r} is not supported; {told} is")
-    if config.num_hidden_layers > MAX_LAYERS:
-        raise CheckpointError(f"{where}: {config.num_hidden_layers} layers; at most {MAX_LAYERS} are supported")
-    if config.num_attention_heads % config.num_key_value_heads:
-        raise CheckpointError(f"{where}: num_attention_heads must be a multiple of num_key_value_heads")
-    if config.rotary_dim % 2 or config.rotary_dim > config.head_size:
-        raise CheckpointError(f"{where}: rotary_dim must be even and at most head_size")
-    _check_objects(config, where)
-
-
-def _check_objects(config: ModelConfig, where: str) -> None:
-    """Values that are objects or lists. Which rope types there are is the builder's to know (builder/rope.py)."""
-    scaling = config.rotary_scaling
-    if scaling is not None and not (
-        isinstance(scaling, dict)
-        and isinstance(scaling.get("type"), str)
-        and all(key == "type" or isinstance(value, bool) or _is_positive(value) for key, value in scaling.items())
-    ):
-        raise CheckpointError(f"{where}: rotary_scaling must hold a type and positive numbers, not {scaling!r}")
-    if config.rotation is not None and not isinstance(config.rotation, dict):
-        raise CheckpointError(f"{where}: rotation must be null or an object")
-    if not isinstance(config.pretrained_config, dict):
-        raise CheckpointError(f"{where}: pretrained_config must be an object")
-    group = config.quantization.activation_group_size
-    if type(group) is not int or not 0 <= group < 1 << 31:
-        raise CheckpointError(f"{where}: activation_group_size must be a whole number, not {group!r}")
-    if not all(isinstance(pattern, str) for pattern in config.quantization.exclude_modules):
-        raise CheckpointError(f"{where}: exclude_modules must hold texts")
-
-
-def _is_positive(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e30
 
 
 def read_config(folder: Path) -> ModelConfig:
@@ -197,45 +188,85 @@ def side_files(folder: Path) -> list[str]:
 
 
 def is_quantized(config: ModelConfig, module: str) -> bool:
-    """Whether the linear `module` is stored quantized."""
-    excluded = any(fnmatchcase(module, pattern) for pattern in config.quantization.exclude_modules)
-    return config.quantization.quant_algo is not None and not excluded
+    """Whether the linear `module` is stored quantized. What routes tokens to experts never is."""
+    if config.quantization.quant_algo is None or module.endswith((".mlp.router", ".mlp.shared_expert_gate")):
+        return False
+    return not any(fnmatchcase(module, pattern) for pattern in config.quantization.exclude_modules)
 
 
 def tensor_shapes(config: ModelConfig) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Every tensor of a checkpoint with this config: name → (safetensors dtype, shape). No more, no less is stored."""
-    dtype = {"float32": "F32", "bfloat16": "BF16"}[config.dtype]
-    h, i = config.hidden_size, config.intermediate_size
-    heads = config.num_attention_heads * config.head_size
-    out: dict[str, tuple[str, tuple[int, ...]]] = {}
+    return _Shapes(config).out
 
-    def linear(module: str, n: int, k: int, bias: bool) -> None:
-        if is_quantized(config, module):
-            out[f"{module}.weight"] = ("I8", (n, k))
-            out[f"{module}.per_channel_scale"] = ("F32", (n,))
+
+class _Shapes:
+    def __init__(self, config: ModelConfig) -> None:
+        self.config = config
+        self.dtype = {"float32": "F32", "bfloat16": "BF16"}[config.dtype]
+        self.out: dict[str, tuple[str, tuple[int, ...]]] = {}
+        h, vocab = config.hidden_size, config.vocab_size
+        if config.tie_word_embeddings:
+            self.linear("transformer.vocab_embedding", vocab, h)
         else:
-            out[f"{module}.weight"] = (dtype, (n, k))
+            self.out["transformer.vocab_embedding.weight"] = (self.dtype, (vocab, h))
+        if config.position_embedding_type == "learned_absolute":
+            shape = (config.max_position_embeddings, h)
+            self.out["transformer.position_embedding.weight"] = (self.dtype, shape)
+        if config.embedding_norm:
+            self.norm("transformer.ln_embed")
+        for layer in range(config.num_hidden_layers):
+            self.layer(layer)
+        self.norm("transformer.ln_f")
+        if not config.tie_word_embeddings:
+            self.linear("lm_head", vocab, h, config.lm_head_bias)
+
+    def linear(self, module: str, n: int, k: int, bias: bool = False) -> None:
+        if is_quantized(self.config, module):
+            self.out[f"{module}.weight"] = ("I8", (n, k))
+            self.out[f"{module}.per_channel_scale"] = ("F32", (n,))
+        else:
+            self.out[f"{module}.weight"] = (self.dtype, (n, k))
         if bias:
-            out[f"{module}.bias"] = (dtype, (n,))
+            self.out[f"{module}.bias"] = (self.dtype, (n,))
 
-    def norm(module: str) -> None:
-        if not config.norm_gain_folded:
-            out[f"{module}.weight"] = (dtype, (h,))
+    def norm(self, module: str) -> None:
+        if not self.config.norm_gain_folded:
+            self.out[f"{module}.weight"] = ("F32", (self.config.hidden_size,))
+        if self.config.norm_bias:
+            self.out[f"{module}.bias"] = ("F32", (self.config.hidden_size,))
 
-    if config.tie_word_embeddings:
-        linear("transformer.vocab_embedding", config.vocab_size, h, False)
-    else:
-        out["transformer.vocab_embedding.weight"] = (dtype, (config.vocab_size, h))
-    for layer in range(config.num_hidden_layers):
-        prefix = f"transformer.layers.{layer}."
-        norm(prefix + "input_layernorm")
-        linear(prefix + "attention.qkv", config.qkv_size, h, config.qkv_bias)
-        linear(prefix + "attention.dense", h, heads, config.dense_bias)
-        norm(prefix + "post_layernorm")
-        linear(prefix + "mlp.fc", i, h, config.mlp_bias)
-        linear(prefix + "mlp.gate", i, h, config.mlp_bias)
-        linear(prefix + "mlp.proj", h, i, config.mlp_bias)
-    norm("transformer.ln_f")
-    if not config.tie_word_embeddings:
-        linear("lm_head", config.vocab_size, h, False)
-    return out
+    def layer(self, layer: int) -> None:
+        c, prefix = self.config, f"transformer.layers.{layer}."
+        h, pre, output = c.hidden_size, c.norm_placement != "post", c.norm_placement != "pre"
+        if pre:
+            self.norm(prefix + "input_layernorm")
+        self.linear(prefix + "attention.qkv", c.qkv_size, h, c.qkv_bias)
+        if c.qk_norm is not None:
+            for name, size in zip("qk", c.qk_norm_sizes, strict=True):
+                self.out[f"{prefix}attention.{name}_layernorm.weight"] = ("F32", (size,))
+        self.linear(prefix + "attention.dense", h, c.num_attention_heads * c.head_size, c.dense_bias)
+        if output:
+            self.norm(prefix + "attention.post_layernorm")
+        if pre and not c.parallel_shared_norm:
+            self.norm(prefix + "post_layernorm")
+        if c.moe is not None and layer in c.moe.layers:
+            self.experts(prefix + "mlp", c.moe)
+        else:
+            self.mlp(prefix + "mlp", c.intermediate_size)
+        if output:
+            self.norm(prefix + "mlp.post_layernorm")
+
+    def mlp(self, module: str, n: int) -> None:
+        c = self.config
+        self.linear(module + ".fc", n, c.hidden_size, c.mlp_bias)
+        if c.gated_mlp:
+            self.linear(module + ".gate", n, c.hidden_size, c.mlp_bias)
+        self.linear(module + ".proj", c.hidden_size, n, c.mlp_bias)
+
+    def experts(self, module: str, moe: MoeConfig) -> None:
+        self.linear(module + ".router", moe.num_experts, self.config.hidden_size)
+        for expert in range(moe.num_experts):
+            self.mlp(f"{module}.experts.{expert}", moe.intermediate_size)
+        if moe.shared_expert_intermediate_size:
+            self.mlp(module + ".shared_expert", moe.shared_expert_intermediate_size)
+            self.linear(module + ".shared_expert_gate", 1, self.config.hidden_size)

@@ -19,6 +19,8 @@ from tests.unit.test_graph import config
 
 GOOD: dict[str, Any] = json.loads(json.dumps(config().to_json()))
 
+MOE = {"num_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 16, "norm_topk_prob": True, "layers": [0]}
+
 
 @pytest.mark.parametrize(
     ("changes", "message"),
@@ -29,16 +31,30 @@ GOOD: dict[str, Any] = json.loads(json.dumps(config().to_json()))
         ({"vocab_size": 0}, "vocab_size must be a positive integer"),
         ({"head_size": 2.5}, "head_size must be a positive integer, not 2.5"),
         ({"num_hidden_layers": 20_000}, "at most 10000"),
-        ({"num_key_value_heads": 3}, "multiple of num_key_value_heads"),
+        ({"num_key_value_heads": 3}, "4 attention heads cannot share 3"),
         ({"rotary_dim": 10}, "rotary_dim must be even and at most head_size"),
         ({"norm_epsilon": "tiny"}, "norm_epsilon must be a positive number"),
         ({"rotary_base": -1}, "rotary_base must be a positive number"),
         ({"qkv_bias": 1}, "qkv_bias must be true or false, not 1"),
         ({"dtype": "float16"}, "dtype 'float16' is not supported"),
-        ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported; silu is"),
+        ({"hidden_act": "mish"}, "hidden_act 'mish' is not supported; silu or gelu"),
         ({"mapping": {"world_size": 2, "tp_size": 2, "pp_size": 1}}, "mapping .* is not supported"),
         ({"rotary_scaling": [1]}, "rotary_scaling must hold a type"),
         ({"rotary_scaling": {"type": "linear", "factor": "2"}}, "rotary_scaling must hold a type"),
+        ({"norm_placement": "middle"}, "norm_placement 'middle' is not supported"),
+        ({"sliding_window": 4}, "belong together"),
+        ({"layer_types": ["sliding_attention"], "sliding_window": 4}, "names 1 layers instead of 2"),
+        ({"layer_types": ["linear_attention", "full_attention"]}, "layer_types may hold"),
+        ({"no_rope_layers": [2]}, "no_rope_layers names layers that do not exist"),
+        ({"position_embedding_type": "none"}, "0 without rope"),
+        ({"position_embedding_type": "alibi", "rotary_dim": 0}, "one positive number for each attention head"),
+        ({"parallel_shared_norm": True}, "parallel_shared_norm needs parallel_residual"),
+        ({"lm_head_bias": True, "tie_word_embeddings": True}, "a head that is tied"),
+        ({"moe": {"num_experts": 4}}, "not a complete checkpoint config"),
+        ({"moe": MOE | {"num_experts_per_tok": 9}}, "9 of 8 experts"),
+        ({"moe": MOE | {"layers": [7]}}, "moe.layers names layers that do not exist"),
+        ({"moe": MOE | {"num_experts": 1.5}}, "moe needs positive integers"),
+        ({"moe": MOE, "gated_mlp": False}, "experts must be gated"),
         ({"rotation": "yes"}, "rotation must be null or an object"),
         ({"quantization": {"quant_algo": "FP8"}}, "quant_algo 'FP8' is not supported"),
         ({"quantization": {"kv_cache_quant_algo": "INT8"}}, "kv_cache_quant_algo 'INT8' is not supported"),

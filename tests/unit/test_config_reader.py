@@ -13,9 +13,9 @@ from transformers import LlamaConfig
 
 from precast.checkpoint import ModelConfig
 from precast.errors import SourceError
-from precast.quantize.families import family_of
+from precast.quantize.families import FAMILIES, family_of
 from precast.quantize.families.config_reader import HARMLESS
-from precast.quantize.families.llama import LLAMA
+from precast.quantize.families.family import Family, Part
 
 # As Llama 3.2 1B and SmolLM2 are published, with transformers 4.x.
 OLD: dict[str, Any] = {
@@ -114,10 +114,10 @@ def test_defaults_are_transformers() -> None:
     [
         ({"sliding_window": 4096}, "sliding_window"),
         ({"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
-        ({"hidden_act": "gelu"}, "gelu"),
+        ({"hidden_act": "mish"}, "mish"),
         ({"pretraining_tp": 2}, "pretraining_tp"),
         ({"rope_interleaved": True}, "rope_interleaved"),
-        ({"model_type": "llama5"}, "supported: llama"),
+        ({"model_type": "llama5"}, "nearest supported: llama"),
         ({"architectures": ["LlamaForSequenceClassification"]}, "LlamaForSequenceClassification"),
         ({"hidden_size": None}, "hidden_size"),
         ({"hidden_size": "2048"}, "hidden_size"),
@@ -162,7 +162,18 @@ def test_any_value_is_read_or_refused(key: str, value: Any) -> None:
         read(OLD | {key: value})
 
 
-def test_the_family_names_every_module_once() -> None:
-    parts = [part for names in (*LLAMA.modules.values(), *LLAMA.layer_modules.values()) for part in names]
-    assert len(parts) == len(set(parts))
-    assert sorted(LLAMA.gguf.values()) == sorted(parts)
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_gguf_names_every_module_that_the_family_reads(family: Family) -> None:
+    if not family.gguf:
+        return
+    named = {*family.modules, *family.layer_modules}
+    read = set()
+    for module in named:
+        parts = family.modules.get(module, family.layer_modules.get(module))
+        assert parts is not None
+        assert not callable(parts)
+        read |= {
+            part if isinstance(part, str) else part.module
+            for part in ([parts] if isinstance(parts, str | Part) else parts)
+        }
+    assert sorted(family.gguf.values()) == sorted(read)

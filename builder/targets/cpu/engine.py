@@ -9,15 +9,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from precast._native import kernels, runtime
 from precast.builder.engine_file import EngineWriter, aligned
-from precast.builder.graph import Graph, Value
+from precast.builder.graph import NORMS, Graph, Op, Value
 from precast.builder.models.decoder import decoder
 from precast.builder.options import BuildConfig
 from precast.builder.passes import lower
 from precast.builder.passes.memory import plan_memory
 from precast.builder.plan import Attribute, Buffer, Plan, PlanOp
-from precast.builder.rope import F32, inverse_frequencies
+from precast.builder.rope import inverse_frequencies
 from precast.builder.targets.cpu import tactics
 from precast.builder.targets.cpu.memory import MemoryNeed, estimate
 from precast.builder.targets.cpu.sections import Section, Sections
@@ -26,7 +28,8 @@ from precast.checkpoint import ModelConfig
 from precast.errors import BuildError
 from precast.progress import Progress
 
-ROPE_SECTION = "rope.inverse_frequencies"
+ROPE_SECTIONS = {"global": "rope.inverse_frequencies", "local": "rope.local_inverse_frequencies"}
+ALIBI_SECTION = "alibi.slopes"
 
 KERNELS = (
     "embed",
@@ -84,13 +87,38 @@ def prepare(checkpoint: Checkpoint, config: BuildConfig) -> CpuEngine:
     graph = lower(decoder(checkpoint.config), checkpoint.config)
     _refuse_unknown_ops(graph)
     sections = Sections(checkpoint, isa)
-    rope = inverse_frequencies(checkpoint.config, config.max_seq_len)
-    ops = tuple(_plan_ops(graph, sections, *rope))
+    ropes = Ropes(checkpoint.config, config.max_seq_len)
+    ops = tuple(_plan_ops(graph, sections, ropes))
     sections.add_vocab(checkpoint.folder)
     plan = Plan(_attributes(checkpoint.config, config, isa), _buffers(graph), ops)
     memory = estimate(plan, sections.made.values())
-    rope_digest = hashlib.sha256(rope[0].tobytes() + struct.pack("<d", rope[1])).hexdigest()[:32]
-    return CpuEngine(isa, plan, sections.made, {}, memory, rope_digest)
+    return CpuEngine(isa, plan, sections.made, {}, memory, ropes.digest())
+
+
+class Ropes:
+    """The frequencies that the layers rotate with: "global" and "local" ones, as far as any layer does."""
+
+    def __init__(self, model: ModelConfig, max_seq_len: int) -> None:
+        kinds = {model.rope(layer) for layer in range(model.num_hidden_layers)} - {"none"}
+        self.rotary_dim = model.rotary_dim
+        self.made = {kind: inverse_frequencies(model, max_seq_len, kind == "local") for kind in sorted(kinds)}
+
+    def digest(self) -> str:
+        """Part of what fixes an engine's bits."""
+        parts = (frequencies.tobytes() + struct.pack("<d", factor) for frequencies, factor in self.made.values())
+        return hashlib.sha256(b"".join(parts)).hexdigest()[:32]
+
+    def lower(self, op: Op, sections: Sections) -> tuple[tuple[str, ...], dict[str, Attribute]]:
+        """Weights and attributes of a rope_kv_append."""
+        attributes = dict(op.attributes)
+        kind = str(attributes.pop("rope"))
+        weights: tuple[str, ...] = ()
+        if kind != "none":
+            frequencies, factor = self.made[kind]
+            weights = (sections.constant(ROPE_SECTIONS[kind], frequencies),)
+            attributes["attention_factor"] = factor
+        attributes["rotary_dim"] = 0 if kind == "none" else self.rotary_dim
+        return weights + tuple(sections.vector(module + ".weight") for module in op.modules), attributes
 
 
 def with_tactics(engine: CpuEngine, cpu: str, progress: Progress) -> CpuEngine:
@@ -115,8 +143,22 @@ def _linear_shape(plan: Plan, op: PlanOp, sections: dict[str, Section]) -> tacti
     return tactics.LinearShape(tag, read.group, n, k, str(op.attributes["epilogue"]), written.rows == "S")
 
 
+# What the kernels do not take yet: kernel → attribute → the values that they do take.
+TAKEN: dict[str, dict[str, tuple[Attribute, ...]]] = {
+    "embed": {"scale": (1.0,), "learned_positions": (0,)},
+    "rope_kv_append": {"rope": ("global",), "qk_norm": ("none",), "clip": (0.0,)},
+    "paged_attention": {"window": (0,), "softcap": (0.0,), "alibi": (0,)},
+}
+
+
 def _refuse_unknown_ops(graph: Graph) -> None:
     for op in graph.ops:
+        for name, taken in TAKEN.get(op.kind, {}).items():
+            if op.attributes.get(name, taken[0]) not in taken:
+                raise BuildError(
+                    f"the cpu target's kernel {op.kind} does not support {name} {op.attributes[name]} yet "
+                    f"({op.outputs[0].name})"
+                )
         if op.kind not in KERNELS:
             raise BuildError(f"the cpu target has no kernel for {op.kind} ({op.outputs[0].name})")
 
@@ -147,7 +189,7 @@ def _values(graph: Graph) -> Iterator[Value]:
     return (value for op in graph.ops for value in op.outputs)
 
 
-def _plan_ops(graph: Graph, sections: Sections, frequencies: F32, attention_factor: float) -> Iterator[PlanOp]:
+def _plan_ops(graph: Graph, sections: Sections, ropes: Ropes) -> Iterator[PlanOp]:
     numbers = {value: i for i, value in enumerate(_values(graph))}
     for op in graph.ops:
         weights: tuple[str, ...] = ()
@@ -155,11 +197,15 @@ def _plan_ops(graph: Graph, sections: Sections, frequencies: F32, attention_fact
         if op.kind == "linear":
             weights = sections.linear(op)
         elif op.kind == "embed":
-            weights = sections.embedding(op.modules[0])
-        elif op.kind == "rms_norm" and op.modules:
-            weights = (sections.vector(op.modules[0] + ".weight"),)
+            weights = sections.embedding(op.modules)
+        elif op.kind in NORMS and op.modules:
+            weights = sections.norm(op.modules[0], bool(attributes.get("has_bias", 0)))
         elif op.kind == "rope_kv_append":
-            weights = (sections.constant(ROPE_SECTION, frequencies),)
-            attributes["attention_factor"] = attention_factor
+            weights, attributes = ropes.lower(op, sections)
+        elif op.kind == "paged_attention" and attributes["alibi"]:
+            slopes = sections.checkpoint.config.alibi_slopes
+            weights = (sections.constant(ALIBI_SECTION, np.array(slopes, np.float32)),)
+        elif op.kind == "moe":
+            weights = sections.experts(op)
         inputs, outputs = (tuple(numbers[v] for v in side) for side in (op.inputs, op.outputs))
         yield PlanOp(op.kind, inputs, outputs, weights, attributes)

@@ -42,11 +42,16 @@ class Sections:
         return name
 
     def vector(self, name: str) -> str:
-        """A norm gain as f32."""
+        """A norm's gain or bias as f32."""
         checkpoint = self.checkpoint
         length = checkpoint.tensor(name).size * 4
         self.made.setdefault(name, Section("vector.f32", length, lambda: checkpoint.vector(name)))
         return name
+
+    def norm(self, module: str, has_bias: bool) -> tuple[str, ...]:
+        """Gain, and bias when it has one."""
+        gain = self.vector(module + ".weight")
+        return (gain, self.vector(module + ".bias")) if has_bias else (gain,)
 
     def linear(self, op: Op) -> tuple[str, ...]:
         """Sections of a linear: weight, for int8 its scale, and its bias when it has one."""
@@ -59,19 +64,27 @@ class Sections:
             names.append(self._channels(name + ".bias", tuple(m + ".bias" for m in modules)))
         return tuple(names)
 
-    def embedding(self, module: str) -> tuple[str, ...]:
-        """The table that tokens gather from: the packed head when it is tied, else rows."""
-        checkpoint = self.checkpoint
-        if checkpoint.config.tie_word_embeddings:
-            names = [self._packed(module, (module,))]
-            if checkpoint.linear_dtype(module) == np.int8:
-                names.append(self._channels(module + ".scale", (module + ".per_channel_scale",)))
-            return tuple(names)
-        name = module + ".weight"
+    def embedding(self, modules: tuple[str, ...]) -> tuple[str, ...]:
+        """The table that tokens gather from (the packed head when it is tied, else rows), and that of positions."""
+        checkpoint, module = self.checkpoint, modules[0]
+        positions = tuple(map(self._rows, modules[1:]))
+        if not checkpoint.config.tie_word_embeddings:
+            return (self._rows(module), *positions)
+        names = [self._packed(module, (module,))]
+        if checkpoint.linear_dtype(module) == np.int8:
+            names.append(self._channels(module + ".scale", (module + ".per_channel_scale",)))
+        return (*names, *positions)
+
+    def experts(self, op: Op) -> tuple[str, ...]:
+        """Sections of a mixture of experts, in the order of its modules."""
+        raise BuildError(f"the cpu target has no kernel for {op.kind} ({op.outputs[0].name})")
+
+    def _rows(self, module: str) -> str:
+        checkpoint, name = self.checkpoint, module + ".weight"
         table = checkpoint.tensor(name)
         tag = "rows.f32" if table.dtype == np.float32 else "rows.bf16"
         self.made.setdefault(name, Section(tag, table.nbytes, lambda: checkpoint.tensor(name)))
-        return (name,)
+        return name
 
     def add_vocab(self, folder: Path) -> None:
         """The token → bytes table, when the checkpoint has a tokenizer (without one the engine takes and gives ids)."""
