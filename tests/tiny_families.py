@@ -126,6 +126,12 @@ def _phi3_old(config: Config) -> Config:
     return old
 
 
+def _gpt_neox_old(config: Config) -> Config:
+    old = {k: v for k, v in config.items() if k not in ("rope_parameters", "dtype")}
+    rope = config["rope_parameters"]
+    return old | {"rotary_emb_base": rope["rope_theta"], "rotary_pct": rope["partial_rotary_factor"]}
+
+
 ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 SLIDING = ["sliding_attention", "full_attention"]
 _LONGROPE = {
@@ -135,6 +141,31 @@ _LONGROPE = {
     "short_factor": [1.0 + 0.1 * i for i in range(9)],
     "long_factor": [1.5 + 0.5 * i for i in range(9)],
     "original_max_position_embeddings": 64,
+}
+
+GPT_NAMES = {
+    "hidden_size": "n_embd",
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
+    "max_position_embeddings": "n_positions",
+    "intermediate_size": "n_inner",
+    "num_key_value_heads": None,
+}
+OPT_NAMES = {"intermediate_size": "ffn_dim", "num_key_value_heads": None}
+BLOOM_NAMES = {
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
+    "num_key_value_heads": None,
+    "intermediate_size": None,
+    "max_position_embeddings": None,
+}
+MPT_NAMES = {
+    "hidden_size": "d_model",
+    "num_attention_heads": "n_heads",
+    "num_hidden_layers": "n_layers",
+    "max_position_embeddings": "max_seq_len",
+    "num_key_value_heads": None,
+    "intermediate_size": None,
 }
 
 TINY: dict[str, TinyFamily] = {
@@ -222,5 +253,65 @@ TINY: dict[str, TinyFamily] = {
         ),
         TinyFamily("olmo", {"clip_qkv": 1.0}),
         TinyFamily("olmo2", {"attention_bias": True}),
+        TinyFamily("gpt2", {"scale_attn_weights": False}, without(n_ctx=512), GPT_NAMES),
+        TinyFamily(
+            "gpt_neox",
+            {"rope_parameters": ROPE | {"rope_theta": 5000.0, "partial_rotary_factor": 0.5}},
+            _gpt_neox_old,
+            {"num_key_value_heads": None},
+        ),
+        TinyFamily("gptj", {"rotary_dim": 16}, without(n_ctx=512, rotary=True), GPT_NAMES),
+        TinyFamily("opt", {}, without(), OPT_NAMES),
+        TinyFamily("phi", {"rope_parameters": ROPE | {"partial_rotary_factor": 0.5}}),
+        TinyFamily(
+            "falcon",
+            {"new_decoder_architecture": True, "bias": True, "activation": "gelu"},
+            without("activation"),
+            {"num_key_value_heads": "num_kv_heads", "intermediate_size": "ffn_hidden_size"},
+        ),
+        TinyFamily(
+            "stablelm",
+            {
+                "use_qkv_bias": True,
+                "qk_layernorm": True,
+                "use_parallel_residual": True,
+                "rope_parameters": ROPE | {"partial_rotary_factor": 0.5},
+            },
+        ),
+        TinyFamily("starcoder2", {"sliding_window": 40}),
+        TinyFamily("cohere", {"use_qk_norm": True, "logit_scale": 0.5, "attention_bias": True}),
+        TinyFamily("bloom", {}, without(n_embed=96, seq_length=2048), BLOOM_NAMES),
+        TinyFamily(
+            "mpt",
+            {"attn_config": {"clip_qkv": 1.0, "softmax_scale": 0.1}},
+            without(init_device="cpu", verbose=0),
+            MPT_NAMES,
+        ),
+        TinyFamily("mixtral", {"num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": 40}),
+        TinyFamily(
+            "qwen2_moe",
+            {
+                "num_experts": 6,
+                "num_experts_per_tok": 3,
+                "moe_intermediate_size": 48,
+                "shared_expert_intermediate_size": 80,
+                "mlp_only_layers": [2],
+            },
+            without("layer_types"),
+        ),
+        TinyFamily(
+            "qwen3_moe",
+            {
+                "num_experts": 6,
+                "num_experts_per_tok": 3,
+                "moe_intermediate_size": 48,
+                "decoder_sparse_step": 2,
+                "norm_topk_prob": True,
+                "head_dim": 40,
+                "attention_bias": True,
+            },
+            lambda config: old_rope(config) | {"num_experts": 6},
+        ),
+        TinyFamily("olmoe", {"num_experts": 6, "num_experts_per_tok": 3}),
     )
 }

@@ -6,19 +6,24 @@ from difflib import get_close_matches
 from typing import Any
 
 from precast.errors import SourceError
+from precast.quantize.families.alibi import BLOOM, MPT
 from precast.quantize.families.family import Family
 from precast.quantize.families.gemma import GEMMA, GEMMA2, GEMMA3
+from precast.quantize.families.gpt import GPT2, GPT_NEOX, GPTJ, OPT
 from precast.quantize.families.granite import GRANITE
 from precast.quantize.families.llama import LLAMA, MISTRAL
+from precast.quantize.families.moe import MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE
 from precast.quantize.families.olmo import OLMO, OLMO2
+from precast.quantize.families.parallel import COHERE, FALCON, PHI, STABLELM, STARCODER2
 from precast.quantize.families.phi import PHI3
 from precast.quantize.families.qwen import QWEN2, QWEN3
 from precast.quantize.families.smollm3 import SMOLLM3
 
-FAMILIES: dict[str, Family] = {
-    family.model_type: family
-    for family in (LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA, GEMMA2, GEMMA3, PHI3, SMOLLM3, GRANITE, OLMO, OLMO2)
-}
+_LLAMA_LIKE = (LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA, GEMMA2, GEMMA3, PHI3, SMOLLM3, GRANITE, OLMO, OLMO2)
+_GPT_LIKE = (GPT2, GPT_NEOX, GPTJ, OPT, PHI, FALCON, STABLELM, STARCODER2, COHERE, BLOOM, MPT)
+_EXPERTS = (MIXTRAL, QWEN2_MOE, QWEN3_MOE, OLMOE)
+
+FAMILIES: dict[str, Family] = {family.model_type: family for family in (*_LLAMA_LIKE, *_GPT_LIKE, *_EXPERTS)}
 
 NEAREST = 3
 """Supported families that a refusal names."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from precast.checkpoint_rules import MAX_LAYERS
@@ -43,11 +44,16 @@ ACTIVATIONS = {
 class ConfigReader:
     """Takes keys out of a config; `finish` refuses what nobody took."""
 
-    def __init__(self, config: dict[str, Any], where: str) -> None:
-        self._config = config
+    def __init__(self, config: dict[str, Any], where: str, renamed: Mapping[str, str] | None = None) -> None:
+        """`renamed`: a key → the one under which it is read. Raises SourceError when both are there and differ."""
+        names = renamed or {}
         # An unknown key that is null sets nothing.
-        self._left = {k: v for k, v in config.items() if k not in HARMLESS and v is not None}
+        self._left = {k: v for k, v in config.items() if k not in HARMLESS and k not in names and v is not None}
+        self._keys = {names.get(key, key) for key in config}
         self.where = where
+        for old, new in names.items():
+            if (value := config.get(old)) is not None and self._left.setdefault(new, value) != value:
+                raise SourceError(f"{where}: {old} = {value!r} and {new} = {self._left[new]!r} contradict each other")
 
     def integer(self, key: str, default: int | None = None) -> int:
         """A positive integer; `default` when absent or null."""
@@ -132,7 +138,7 @@ class ConfigReader:
         return SourceError(f"{self.where}: {what}")
 
     def _has(self, key: str, default: Any) -> bool:
-        return self._left.get(key) is not None or (key not in self._config and default is not None)
+        return self._left.get(key) is not None or (key not in self._keys and default is not None)
 
     def _take(self, key: str, default: Any) -> Any:
         value = self._left.pop(key, None)

@@ -84,11 +84,12 @@ Parts = str | Part | tuple[str | Part, ...] | Callable[[ModelConfig], tuple[Part
 class Family:
     """One model family.
 
-    `settings` over STANDARD, `rope` (None: positions come otherwise) and `only` (key → the values that are supported)
-    say how config.json is read; `unused` keys change nothing here. `modules` and `layer_modules` map checkpoint modules
-    to the source's; the base model's own checkpoints lack the prefix `base`. `ignored`: tensors that follow from the
-    config. `gguf` maps GGUF tensor stems (layers as `blk.{i}.x`) to the source's modules, and `gguf_permuted` names
-    those whose rows GGUF permutes per head; `gguf_name` is its architecture there.
+    `renamed` (the family's key → the usual one), `settings` over STANDARD, `rope` (None: positions come otherwise) and
+    `only` (key → the values that are supported) say how config.json is read; `unused` keys change nothing here.
+    `modules` and `layer_modules` map checkpoint modules to the source's; the base model's own checkpoints lack the
+    prefix `base`. `ignored`: tensors that follow from the config. `gguf` maps GGUF tensor stems (layers as `blk.{i}.x`)
+    to the source's modules, and `gguf_permuted` names those whose rows GGUF permutes per head; `gguf_name` is its
+    architecture there.
     `title` and `models` are for people.
     """
 
@@ -101,6 +102,7 @@ class Family:
     modules: Mapping[str, Parts]
     layer_modules: Mapping[str, Parts]
     base: str = "model."
+    renamed: Mapping[str, str] = field(default_factory=dict)
     only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     unused: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ("*.rotary_emb.inv_freq",)  # a buffer that old transformers saved
@@ -113,7 +115,7 @@ class Family:
 
         Raises SourceError for a key that is missing, of a wrong type, unknown, or not supported.
         """
-        c = ConfigReader(config, where)
+        c = ConfigReader(config, where, self.renamed)
         read: Read = {"architecture": self.architecture, "dtype": dtype, "rotary_base": 10000.0, "rotary_dim": 0}
         for fields, setting in {**STANDARD, **self.settings}.items():
             value = _read(setting, c, read)
