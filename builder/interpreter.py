@@ -15,6 +15,7 @@ from precast.builder.rope import inverse_frequencies
 from precast.builder.weights import Checkpoint
 from precast.checkpoint import is_quantized
 from precast.plugins.activation.reference import activation, gated_activation
+from precast.plugins.add.reference import add
 from precast.plugins.embed.reference import embed
 from precast.plugins.gather_rows.reference import gather_rows
 from precast.plugins.layer_norm.reference import layer_norm
@@ -95,7 +96,7 @@ class Interpreter:
             case "moe":
                 return self._moe(op, x[0])
             case "add":
-                return x[0] + x[1]
+                return add(x[0], x[1])
             case "scale":
                 return scale(x[0], float(a["factor"]))
             case "softcap":

@@ -10,11 +10,12 @@ import click
 
 
 @click.command("inspect")
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=click.Path(path_type=Path), required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--verify", is_flag=True, help="Read an engine's every byte and check its checksums.")
 @click.option("--plan", "with_plan", is_flag=True, help="Print an engine's plan, one op a line.")
-def command(path: Path, as_json: bool, verify: bool, with_plan: bool) -> int:
+@click.option("--families", is_flag=True, help="List the model families that can be converted.")
+def command(path: Path | None, as_json: bool, verify: bool, with_plan: bool, families: bool) -> int:
     """Show what PATH is: an engine, a checkpoint, a Hugging Face folder, or a GGUF file.
 
     \b
@@ -22,7 +23,14 @@ def command(path: Path, as_json: bool, verify: bool, with_plan: bool) -> int:
       precast inspect engine
       precast inspect engine --verify
       precast inspect model.gguf --json
+      precast inspect --families
     """
+    if families:
+        if path is not None or verify or with_plan:
+            raise click.UsageError("--families stands alone")
+        return _families(as_json)
+    if path is None:
+        raise click.UsageError("give a PATH, or --families")
     from precast.pipeline import kind_of
 
     kind = kind_of(path)
@@ -47,6 +55,20 @@ def command(path: Path, as_json: bool, verify: bool, with_plan: bool) -> int:
     if found.get("damage"):
         click.echo(f"error: {path} is damaged; build it again", err=True)
         return 1
+    return 0
+
+
+def _families(as_json: bool) -> int:
+    from precast.quantize.families.page import rows
+
+    table = rows()
+    if as_json:
+        click.echo(json.dumps(table, indent=2))
+        return 0
+    shown = ("family", "model_type", "models")
+    widths = [max(len(row[key]) for row in table) for key in shown]
+    for row in table:
+        click.echo("  ".join(row[key].ljust(width) for key, width in zip(shown, widths, strict=True)).rstrip())
     return 0
 
 

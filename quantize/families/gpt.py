@@ -13,7 +13,7 @@ LAYER_NORMS: dict[Any, Any] = {
     "norm_bias": True,
     "norm_epsilon": Key("layer_norm_epsilon", "number", 1e-5),
 }
-BIASES = {"qkv_bias": True, "dense_bias": True, "mlp_bias": True}
+BIASES: dict[Any, Any] = {"qkv_bias": True, "dense_bias": True, "mlp_bias": True}
 _MASKS = ("*.attn.bias", "*.attn.masked_bias", "*.attention.bias", "*.attention.masked_bias")
 """Causal masks that old transformers saved."""
 

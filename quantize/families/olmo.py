@@ -8,7 +8,7 @@ from typing import Any
 from precast.quantize.families.family import Family, Key
 from precast.quantize.families.llama import LAYER_MODULES, LLAMA, MODULES, QK_NORM_MODULES
 
-_BIAS: dict[str, Any] = {"qkv_bias": Key("attention_bias", "flag", False), "dense_bias": lambda c, m: m["qkv_bias"]}
+_BIAS: dict[Any, Any] = {"qkv_bias": Key("attention_bias", "flag", False), "dense_bias": lambda c, m: m["qkv_bias"]}
 _NORMS = ("input_layernorm", "post_layernorm")
 _WITHOUT_NORMS = {name: parts for name, parts in LAYER_MODULES.items() if name not in _NORMS}
 

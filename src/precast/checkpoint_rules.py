@@ -99,10 +99,9 @@ def _values(config: ModelConfig) -> Iterator[str]:
     for name in ("rotary_scaling", "local_rotary_scaling"):
         if not _is_scaling(value := getattr(config, name)):
             yield f"{name} must hold a type and positive numbers, not {value!r}"
-    if not isinstance(config.rotation, dict | None):
-        yield f"rotation must be null or an object, not {config.rotation!r}"
-    if not isinstance(config.pretrained_config, dict):
-        yield "pretrained_config must be an object"
+    for name, kinds in (("rotation", dict | None), ("pretrained_config", dict)):
+        if not isinstance(value := getattr(config, name), kinds):
+            yield f"{name} must be {'null or ' if kinds is not dict else ''}an object, not {value!r}"
     if config.sliding_window is not None and not _is_integer(config.sliding_window):
         yield f"sliding_window must be a positive integer or null, not {config.sliding_window!r}"
     if not _is_integer(config.rotary_dim, 0):

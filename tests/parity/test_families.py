@@ -11,17 +11,20 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from precast.builder import BuildOptions, build
 from precast.builder.interpreter import Interpreter
 from precast.builder.models.decoder import decoder
 from precast.builder.passes import lower
 from precast.builder.weights import Checkpoint
 from precast.checkpoint import ModelConfig
 from precast.checkpoint_rules import model_faults
+from precast.errors import BuildError
 from precast.quantize import ConvertOptions, convert
 from precast.quantize.convert import rotatable
 from precast.quantize.families import FAMILIES
 from tests.parity.models import TOLERANCE
 from tests.parity.mutations import Changed, mutants, optional_tensors
+from tests.steps import Sequence, Steps
 from tests.tiny import distance, logits_of, random_tokens
 from tests.tiny_families import TINY, write_old
 
@@ -35,6 +38,7 @@ TOKENS = random_tokens(100)
 class Made:
     """A tiny model, its checkpoint, and transformers' logits of TOKENS."""
 
+    model: Any
     folder: Path
     checkpoint: Checkpoint
     expected: Array
@@ -49,7 +53,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
         folder = tmp_path_factory.mktemp(name)
         model = TINY[name].save(folder / "hf")
         convert(folder / "hf", folder / "ckpt")
-        return Made(folder, Checkpoint(folder / "ckpt"), logits_of(model, TOKENS))
+        return Made(model, folder, Checkpoint(folder / "ckpt"), logits_of(model, TOKENS))
 
     return make
 
@@ -97,6 +101,37 @@ def test_rotation_is_exact_where_it_is_allowed(name: str, made: Any, tmp_path: P
     checkpoint = Checkpoint(tmp_path / "ckpt")
     interpreter = Interpreter(decoder(checkpoint.config), checkpoint, 512)
     assert distance(interpreter.run(TOKENS), it.expected) < TOLERANCE
+
+
+NO_KERNELS = frozenset(
+    {
+        *("mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "smollm3", "olmo", "olmo2", "gpt2", "opt"),
+        *("stablelm", "starcoder2", "cohere", "bloom", "mpt", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe"),
+    }
+)
+"""Families whose tiny models need what the CPU target refuses so far."""
+
+
+@pytest.mark.parametrize("name", sorted(TINY.keys() - NO_KERNELS))
+def test_the_engine_gives_transformers_logits_and_tokens(name: str, made: Any, tmp_path: Path) -> None:
+    it: Made = made(name)
+    build(it.folder / "ckpt", tmp_path / "engine", BuildOptions(max_num_tokens=128, max_batch_size=4))
+    steps = Steps(tmp_path / "engine")
+    assert distance(steps.logits(TOKENS, (33, 50)), it.expected) < TOLERANCE
+    sequence, text = Sequence(), TOKENS[:50]
+    logits = steps.step([(sequence, text)], [49])
+    for _ in range(16):
+        text = [*text, int(logits[0].argmax())]
+        logits = steps.step([(sequence, text[-1:])])
+    greedy = logits_of(it.model, text)[49:-1].argmax(-1)
+    assert text[50:] == greedy.tolist()
+
+
+@pytest.mark.parametrize("name", sorted(NO_KERNELS))
+def test_what_has_no_kernel_is_refused_by_name(name: str, made: Any, tmp_path: Path) -> None:
+    it: Made = made(name)
+    with pytest.raises(BuildError, match=r"the cpu target (does not support|has no kernel for) \w+"):
+        build(it.folder / "ckpt", tmp_path / "engine", BuildOptions(max_num_tokens=128, max_batch_size=4))
 
 
 FELT = 100 * TOLERANCE

@@ -10,6 +10,7 @@ import click
 import pytest
 
 from precast.cli import cli
+from precast.quantize.families.page import page
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -46,3 +47,7 @@ def test_commands_of_the_readme_are_taken() -> None:
             assert found is not None, line
             command = found
         command.make_context("precast", words)  # raises for what the command does not take
+
+
+def test_the_page_of_models_is_what_the_descriptions_say() -> None:
+    assert (ROOT / "docs/models.md").read_text() == page()

@@ -34,6 +34,7 @@ ALIBI_SECTION = "alibi.slopes"
 KERNELS = (
     "embed",
     "rms_norm",
+    "layer_norm",
     "quantize",
     "linear",
     "rope_kv_append",
@@ -41,6 +42,9 @@ KERNELS = (
     "gather_rows",
     "activation",
     "gated_activation",
+    "scale",
+    "add",
+    "softcap",
 )
 """The ops that this target runs; whatever else a graph has must be gone after the passes."""
 
@@ -145,7 +149,6 @@ def _linear_shape(plan: Plan, op: PlanOp, sections: dict[str, Section]) -> tacti
 
 # What the kernels do not take yet: kernel → attribute → the values that they do take.
 TAKEN: dict[str, dict[str, tuple[Attribute, ...]]] = {
-    "embed": {"scale": (1.0,), "learned_positions": (0,)},
     "rope_kv_append": {"rope": ("global",), "qk_norm": ("none",), "clip": (0.0,)},
     "paged_attention": {"window": (0,), "softcap": (0.0,), "alibi": (0,)},
 }
@@ -153,14 +156,12 @@ TAKEN: dict[str, dict[str, tuple[Attribute, ...]]] = {
 
 def _refuse_unknown_ops(graph: Graph) -> None:
     for op in graph.ops:
-        for name, taken in TAKEN.get(op.kind, {}).items():
-            if op.attributes.get(name, taken[0]) not in taken:
-                raise BuildError(
-                    f"the cpu target's kernel {op.kind} does not support {name} {op.attributes[name]} yet "
-                    f"({op.outputs[0].name})"
-                )
         if op.kind not in KERNELS:
             raise BuildError(f"the cpu target has no kernel for {op.kind} ({op.outputs[0].name})")
+        for name, taken in TAKEN.get(op.kind, {}).items():
+            if op.attributes[name] not in taken:
+                told = f"{name} {op.attributes[name]} of {op.kind} ({op.outputs[0].name})"
+                raise BuildError(f"the cpu target does not support {told} yet")
 
 
 def _attributes(model: ModelConfig, config: BuildConfig, isa: str) -> dict[str, Attribute]:
