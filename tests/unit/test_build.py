@@ -14,12 +14,15 @@ import pytest
 from precast._native import kernels
 from precast.builder import BuildOptions, build
 from precast.builder.engine_file import HUGE_PAGE, EngineFile
+from precast.builder.interpreter import Interpreter
+from precast.builder.models.decoder import decoder
 from precast.builder.plan import Plan
 from precast.builder.weights import Checkpoint
 from precast.errors import BuildError, CheckpointError, PrecastError
 from precast.plugins.linear.layout import INT8_TAG, LAYOUTS, PANEL, unpack
 from precast.quantize import ConvertOptions, convert
-from tests.tiny import VOCAB, tiny_llama
+from tests.steps import Steps
+from tests.tiny import VOCAB, distance, random_tokens, tiny_llama
 
 
 @pytest.fixture(scope="module", params=["float32", "bfloat16", "int8"])
