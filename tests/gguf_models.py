@@ -11,9 +11,8 @@ import torch
 from gguf import GGMLQuantizationType, GGUFValueType, GGUFWriter
 from gguf.quants import dequantize, quantize
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-from transformers import LlamaForCausalLM
 
-from precast.quantize.families.llama import LLAMA
+from precast.quantize.sources.gguf_file import GGUF_FAMILIES, added_to
 
 TEXTS = ["the quick brown fox ", "hello hello there ", "1234 5678 "]
 
@@ -46,43 +45,51 @@ def interleave(weight: np.ndarray[Any, Any], head_size: int) -> np.ndarray[Any, 
     return weight.reshape(-1, 2, head_size // 2, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
 
 
-def write_llama(
-    path: Path, model: LlamaForCausalLM, kind: GGMLQuantizationType = GGMLQuantizationType.F32, **extra: Any
+def write_llama(path: Path, model: Any, kind: GGMLQuantizationType = GGMLQuantizationType.F32, **extra: Any) -> None:
+    """As `write_model`, of the architecture llama."""
+    write_model(path, model, "llama", kind, **extra)
+
+
+def write_model(
+    path: Path, model: Any, architecture: str, kind: GGMLQuantizationType = GGMLQuantizationType.F32, **extra: Any
 ) -> None:
     """Writes `model`, its matrices as `kind`. What quantization loses is put back into `model`.
 
     `extra`: more fields, by key.
     """
-    c = model.config
-    writer = GGUFWriter(path, "llama")
+    c, family = model.config, GGUF_FAMILIES[architecture]
+    head_size = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
+    writer = GGUFWriter(path, architecture)
     writer.add_context_length(c.max_position_embeddings)
     writer.add_embedding_length(c.hidden_size)
     writer.add_block_count(c.num_hidden_layers)
     writer.add_feed_forward_length(c.intermediate_size)
     writer.add_head_count(c.num_attention_heads)
     writer.add_head_count_kv(c.num_key_value_heads)
-    writer.add_key_length(c.head_dim)
-    writer.add_value_length(c.head_dim)
-    writer.add_rope_dimension_count(c.head_dim)
-    writer.add_rope_freq_base(c.rope_parameters["rope_theta"])
+    writer.add_key_length(head_size)
+    writer.add_value_length(head_size)
+    writer.add_rope_dimension_count(head_size)
+    rope = c.rope_parameters
+    writer.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
     writer.add_layer_norm_rms_eps(c.rms_norm_eps)
     byte_level_fields(writer, c.vocab_size)
     for key, value in extra.items():
         writer.add_key_value(key, value, _value_type(value))
-    stems = {hf: gguf for gguf, hf in LLAMA.gguf.items()}
+    stems = {hf: gguf for gguf, hf in family.gguf.items()}
     for name, parameter in model.named_parameters():
         module, _, suffix = name.rpartition(".")
         layer = module.split(".")[2] if ".layers." in module else ""
-        stem = stems[module.replace(f".layers.{layer}.", ".layers.{i}.")].replace("{i}", layer)
-        array = parameter.detach().numpy()
-        permuted = stem.endswith(("attn_q", "attn_k"))
-        stored = interleave(array, c.head_dim) if permuted else array
+        pattern = module.replace(f".layers.{layer}.", ".layers.{i}.")
+        stem, plus = stems[pattern].replace("{i}", layer), np.float32(added_to(family, pattern))
+        array = parameter.detach().numpy() + plus
+        permuted = stem.endswith(family.gguf_permuted or "-")
+        stored = interleave(array, head_size) if permuted else array
         used = kind if array.ndim == 2 else GGMLQuantizationType.F32
         raw = quantize(stored, used)
         writer.add_tensor(f"{stem}.{suffix}", raw, raw_dtype=used)
         with torch.no_grad():
             back = dequantize(raw, used)
-            parameter.copy_(torch.from_numpy(_deinterleave(back, c.head_dim) if permuted else back))
+            parameter.copy_(torch.from_numpy((_deinterleave(back, head_size) if permuted else back) - plus))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

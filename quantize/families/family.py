@@ -89,7 +89,8 @@ class Family:
     `modules` and `layer_modules` map checkpoint modules to the source's; the base model's own checkpoints lack the
     prefix `base`. `ignored`: tensors that follow from the config. `gguf` maps GGUF tensor stems (layers as `blk.{i}.x`)
     to the source's modules, and `gguf_permuted` names those whose rows GGUF permutes per head; `gguf_name` is its
-    architecture there.
+    architecture there, `gguf_keys` maps keys of config.json to fields that only this architecture has, and `gguf_more`
+    gives those that follow from others.
     `title` and `models` are for people.
     """
 
@@ -109,6 +110,8 @@ class Family:
     gguf_name: str = ""
     gguf: Mapping[str, str] = field(default_factory=dict)
     gguf_permuted: tuple[str, ...] = ()
+    gguf_keys: Mapping[str, str] = field(default_factory=dict)
+    gguf_more: Callable[[Read], Read] | None = None
 
     def read(self, config: dict[str, Any], dtype: str, where: str) -> ModelConfig:
         """A Hugging Face config as a checkpoint's config; `where` is for messages.

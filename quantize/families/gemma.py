@@ -85,6 +85,18 @@ _GGUF2 = {
     "blk.{i}.post_ffw_norm": _LAYER + "post_feedforward_layernorm",
 }
 
+
+def _query_scale(large: int) -> Any:
+    """GGUF leaves query_pre_attn_scalar out: it is the head size, but in the 27B model, which has `large` layers."""
+
+    def more(config: dict[str, Any]) -> dict[str, Any]:
+        shared = config["hidden_size"] // config["num_attention_heads"]
+        big = config["num_hidden_layers"] == large
+        return {"query_pre_attn_scalar": shared if big else config["head_dim"]}
+
+    return more
+
+
 GEMMA2: Family = replace(
     GEMMA,
     model_type="gemma2",
@@ -106,6 +118,12 @@ GEMMA2: Family = replace(
     unused=("hidden_act", "_sliding_window_pattern"),
     gguf_name="gemma2",
     gguf=_GGUF2,
+    gguf_keys={
+        "sliding_window": "attention.sliding_window",
+        "attn_logit_softcapping": "attn_logit_softcapping",
+        "final_logit_softcapping": "final_logit_softcapping",
+    },
+    gguf_more=_query_scale(46),
 )
 
 GEMMA3: Family = replace(
@@ -132,6 +150,8 @@ GEMMA3: Family = replace(
         "attention.k_layernorm": _gain(_LAYER + "self_attn.k_norm"),
     },
     gguf_name="gemma3",
+    gguf_keys={"sliding_window": "attention.sliding_window"},
+    gguf_more=_query_scale(62),
     gguf={
         **_GGUF2,
         "blk.{i}.attn_q_norm": _LAYER + "self_attn.q_norm",

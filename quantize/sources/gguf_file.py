@@ -15,6 +15,7 @@ from gguf.constants import GGMLQuantizationType
 from precast import files
 from precast.errors import SourceError
 from precast.quantize.families import FAMILIES
+from precast.quantize.families.family import Family, Part
 from precast.quantize.sources.gguf_reader import GgufFile
 from precast.quantize.sources.gguf_tokenizer import tokenizer_files
 from precast.quantize.sources.source import Source
@@ -38,6 +39,8 @@ KNOWN = frozenset(
     )
 )
 
+GGUF_FAMILIES = {family.gguf_name: family for family in FAMILIES.values() if family.gguf_name}
+
 ROPE_FREQS = "rope_freqs.weight"
 
 # Llama 3.1 and 3.2: (factor, low_freq_factor, high_freq_factor, original_max_position_embeddings).
@@ -57,10 +60,12 @@ class GgufSource(Source):
         if (parts := fields.get("split.count", 1)) not in (0, 1):
             raise SourceError(f"{path} is one of {parts} parts; join them with llama.cpp's llama-gguf-split --merge")
         architecture = fields.get("general.architecture")
-        if not isinstance(architecture, str) or architecture not in FAMILIES:
-            raise SourceError(f"{path}: GGUF architecture {architecture!r} is not supported; {', '.join(FAMILIES)} is")
-        self.family = FAMILIES[architecture]
+        if not isinstance(architecture, str) or architecture not in GGUF_FAMILIES:
+            told = ", ".join(GGUF_FAMILIES)
+            raise SourceError(f"{path}: GGUF architecture {architecture!r} is not supported; {told} are")
+        self.family = GGUF_FAMILIES[architecture]
         self._names = {self._name(name): name for name in self._file.tensors if name != ROPE_FREQS}
+        self._plus = {stem: added_to(self.family, module) for stem, module in self.family.gguf.items()}
         self.dtype = self._main_dtype()
         self.config = self._config(architecture)
         self._side_files = tokenizer_files(fields, self.config, self.where)
@@ -73,7 +78,9 @@ class GgufSource(Source):
         if gguf_name.split(".")[-2] in self.family.gguf_permuted:
             listed = np.arange(self.shapes()[name][0])[rows]
             rows = permuted_rows(listed, self.config["head_dim"])
-        return self._file.rows(gguf_name, rows)
+        read = self._file.rows(gguf_name, rows)
+        # GGUF keeps whole gains, where Hugging Face keeps what is added to them.
+        return read - np.float32(plus) if (plus := self._plus.get(_stem(gguf_name), 0)) else read
 
     def write_side_files(self, folder: Path) -> None:
         for name, content in self._side_files.items():
@@ -81,12 +88,11 @@ class GgufSource(Source):
             files.write_bytes(folder / name, data.encode())
 
     def _name(self, gguf_name: str) -> str:
-        stem, _, suffix = gguf_name.rpartition(".")
-        match = re.fullmatch(r"blk\.(\d+)\.(.+)", stem)
-        key = f"blk.{{i}}.{match[2]}" if match else stem
+        key = _stem(gguf_name)
         if key not in self.family.gguf:
             return gguf_name  # unknown: stays under its own name, and convert refuses it by that name
-        return self.family.gguf[key].replace("{i}", match[1] if match else "") + "." + suffix
+        layer = gguf_name.split(".")[1] if "{i}" in key else ""
+        return self.family.gguf[key].replace("{i}", layer) + "." + gguf_name.rpartition(".")[2]
 
     def _main_dtype(self) -> str:
         sizes: Counter[GGMLQuantizationType] = Counter()
@@ -111,7 +117,8 @@ class GgufSource(Source):
 
     def _config(self, arch: str) -> dict[str, Any]:
         fields = self._file.fields
-        unknown = sorted(key for key in fields if key.startswith(f"{arch}.") and key[len(arch) + 1 :] not in KNOWN)
+        known = KNOWN | set(self.family.gguf_keys.values())
+        unknown = sorted(key for key in fields if key.startswith(f"{arch}.") and key[len(arch) + 1 :] not in known)
         if unknown:
             raise SourceError(f"{self.where} has fields that could change the model: {', '.join(unknown[:5])}")
         if fields.get(f"{arch}.rope.scaling.type", "none") != "none":
@@ -134,19 +141,28 @@ class GgufSource(Source):
             "num_attention_heads": heads,
             "num_key_value_heads": self._integer(f"{arch}.attention.head_count_kv", heads),
             "head_dim": head_size,
-            "hidden_act": "silu",
             "max_position_embeddings": self._integer(f"{arch}.context_length"),
             # GGUF stores f32: 9.9999997e-06 was written as 1e-05.
             "rms_norm_eps": float(f"{self._number(f'{arch}.attention.layer_norm_rms_epsilon'):.4g}"),
             "rope_parameters": {"rope_theta": theta, **self._rope_scaling(theta, head_size)},
-            "attention_bias": any(name.endswith("q_proj.bias") for name in self._names),
-            "mlp_bias": any(name.endswith("up_proj.bias") for name in self._names),
             "tie_word_embeddings": "lm_head.weight" not in self._names,
         }
+        if self.family.settings.get("qkv_bias") is not True and self._has_bias("q_proj"):
+            config["attention_bias"] = True
+        if self._has_bias("up_proj"):
+            config["mlp_bias"] = True
+        for key, field in self.family.gguf_keys.items():
+            if (value := fields.get(f"{arch}.{field}")) is not None:
+                config[key] = value
+        if self.family.gguf_more is not None:
+            config |= self.family.gguf_more(config)
         for key in ("bos", "eos"):
             if (token := fields.get(f"tokenizer.ggml.{key}_token_id")) is not None:
                 config[f"{key}_token_id"] = token
         return config
+
+    def _has_bias(self, module: str) -> bool:
+        return any(name.endswith(module + ".bias") for name in self._names)
 
     def _rope_scaling(self, theta: float, head_size: int) -> dict[str, Any]:
         """Llama 3's scaling is stored as divisors of the frequencies: they must be those of a known setting."""
@@ -159,6 +175,19 @@ class GgufSource(Source):
             if divisors.shape == expected.shape and np.allclose(divisors, expected, rtol=1e-3):
                 return {"rope_type": "llama3", **dict(zip(names, setting, strict=True))}
         raise SourceError(f"{self.where}: its rope frequencies ({ROPE_FREQS}) are not those of Llama 3.1 or 3.2")
+
+
+def _stem(gguf_name: str) -> str:
+    """A tensor's name as descriptions have it: `blk.3.attn_q.weight` → `blk.{i}.attn_q`."""
+    stem = gguf_name.rpartition(".")[0]
+    match = re.fullmatch(r"blk\.(\d+)\.(.+)", stem)
+    return f"blk.{{i}}.{match[2]}" if match else stem
+
+
+def added_to(family: Family, module: str) -> float:
+    """What the family adds to the weight of a source module."""
+    parts = (*family.modules.values(), *family.layer_modules.values())
+    return next((part.plus for part in parts if isinstance(part, Part) and part.module == module), 0.0)
 
 
 def permuted_rows(rows: npt.NDArray[np.int64], head_size: int) -> npt.NDArray[np.int64]:

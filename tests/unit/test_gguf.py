@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,15 +15,18 @@ from transformers import AutoTokenizer
 from precast.builder.interpreter import Interpreter
 from precast.builder.models.decoder import decoder
 from precast.builder.weights import Checkpoint
+from precast.checkpoint import tensor_shapes
 from precast.errors import SourceError
 from precast.quantize import ConvertOptions, convert
 from precast.quantize.describe import describe_source
+from precast.quantize.families import FAMILIES
 from precast.quantize.sources.gguf_file import llama3_divisors
 from precast.quantize.sources.gguf_reader import GgufFile
 from precast.runtime.text import vocab
 from precast.runtime.text.tokenizer import Tokenizer
-from tests.gguf_models import write_llama
+from tests.gguf_models import write_llama, write_model
 from tests.tiny import distance, logits_of, random_tokens, tiny_llama
+from tests.tiny_families import TINY
 
 SMALL = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 32, "rms_norm_eps": 1e-5}
 
@@ -37,6 +42,46 @@ def test_logits_are_those_of_the_model_that_was_written(kind: str, tmp_path: Pat
     tokens = random_tokens(40)
     interpreter = Interpreter(decoder(checkpoint.config), checkpoint, 2048)
     assert distance(interpreter.run(tokens), logits_of(model, tokens)) < 1e-4
+
+
+# GGUF says nothing of these: they are what every model of the family has.
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "qwen2": {"use_sliding_window": False, "tie_word_embeddings": False},
+    "qwen3": {"attention_bias": False},
+    "gemma2": {"query_pre_attn_scalar": 40},
+    "gemma3_text": {
+        "query_pre_attn_scalar": 40,
+        "final_logit_softcapping": None,
+        "num_hidden_layers": 6,
+        "layer_types": [*["sliding_attention"] * 5, "full_attention"],
+        "rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": 1000000.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+        },
+    },
+}
+FIELDS: dict[str, dict[str, Any]] = {
+    "gemma2": {
+        "gemma2.attention.sliding_window": 40,
+        "gemma2.attn_logit_softcapping": 5.0,
+        "gemma2.final_logit_softcapping": 4.0,
+    },
+    "gemma3_text": {"gemma3.attention.sliding_window": 40},
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_other_families_give_the_checkpoint_of_the_folder(name: str, tmp_path: Path) -> None:
+    tiny = replace(TINY[name], config=TINY[name].config | PUBLISHED[name])
+    model = tiny.save(tmp_path / "hf")
+    write_model(tmp_path / "m.gguf", model, FAMILIES[name].gguf_name, **FIELDS.get(name, {}))
+    model.save_pretrained(tmp_path / "hf")
+    for out, source in (("a", tmp_path / "hf"), ("b", tmp_path / "m.gguf")):
+        convert(source, tmp_path / out)
+    a, b = Checkpoint(tmp_path / "a"), Checkpoint(tmp_path / "b")
+    assert {**vars(a.config), "pretrained_config": {}} == {**vars(b.config), "pretrained_config": {}}
+    for tensor in tensor_shapes(a.config):
+        assert np.allclose(a.tensor(tensor), b.tensor(tensor), rtol=0, atol=2e-7), tensor
 
 
 def test_gguf_and_folder_give_the_same_checkpoint(tmp_path: Path) -> None:
