@@ -177,3 +177,40 @@ def test_gguf_names_every_module_that_the_family_reads(family: Family) -> None:
             for part in ([parts] if isinstance(parts, str | Part) else parts)
         }
     assert sorted(family.gguf.values()) == sorted(read)
+
+
+def test_names_of_one_setting_must_not_contradict_each_other() -> None:
+    gpt2 = {"model_type": "gpt2", "vocab_size": 10, "n_embd": 8, "n_head": 2, "n_layer": 1}
+    assert read(gpt2 | {"hidden_size": 8}).hidden_size == 8
+    with pytest.raises(SourceError, match="n_embd = 8 and hidden_size = 16 contradict"):
+        read(gpt2 | {"hidden_size": 16})
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("qwen4", "qwen2, qwen3"), ("gemma4", "gemma"), ("mamba2", "lists all"), (None, "lists all"), ([1], "lists all")],
+)
+def test_an_unknown_family_is_refused_with_its_neighbours(name: Any, words: str) -> None:
+    with pytest.raises(SourceError, match=words):
+        read({"model_type": name})
+
+
+@pytest.mark.parametrize(
+    ("config", "word"),
+    [
+        ({"model_type": "opt", "do_layer_norm_before": False}, "do_layer_norm_before"),
+        ({"model_type": "falcon", "alibi": True}, "alibi"),
+        ({"model_type": "mpt", "attn_config": {"alibi": False}}, "attn_config.*alibi"),
+        ({"model_type": "mpt", "attn_config": {"rope": True}}, "attn_config.*rope"),
+        ({"model_type": "olmoe", "clip_qkv": 2.0, "num_experts": 4}, "clip_qkv"),
+        ({"model_type": "gemma3_text", "attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
+        ({"model_type": "phi", "qk_layernorm": True}, "qk_layernorm"),
+        ({"model_type": "qwen2", "layer_types": ["sliding_attention"]}, "no sliding_window"),
+        ({"model_type": "mistral", "rope_scaling": {"type": "longrope", "short_factor": [1]}}, "lacks long_factor"),
+        ({"model_type": "gptj", "tie_word_embeddings": True}, "a head that is tied"),
+    ],
+)
+def test_what_a_family_cannot_do_is_refused_by_name(config: dict[str, Any], word: str) -> None:
+    least = {"vocab_size": 10, "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 1}
+    with pytest.raises(SourceError, match=word):
+        read(least | {"intermediate_size": 64} | config)
