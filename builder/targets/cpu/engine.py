@@ -208,7 +208,5 @@ def _plan_ops(graph: Graph, sections: Sections, ropes: Ropes) -> Iterator[PlanOp
             weights = (sections.constant(ALIBI_SECTION, np.array(slopes, np.float32)),)
         elif op.kind == "moe":
             weights = sections.experts(op)
-            shared = int(attributes["shared_intermediate_size"] != 0)
-            attributes |= {"group": sections.group(op.modules[1]), "shared_gate": shared}
         inputs, outputs = (tuple(numbers[v] for v in side) for side in (op.inputs, op.outputs))
         yield PlanOp(op.kind, inputs, outputs, weights, attributes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
-from precast.builder.plan import Plan, PlanOp
+from precast.builder.plan import Plan
 from precast.builder.targets.cpu.sections import Section
 from precast.plugins.kv_append.reference import PAGE_TOKENS
 from precast.plugins.linear.layout import LAYOUTS
@@ -52,19 +52,8 @@ def estimate(plan: Plan, sections: Iterable[Section]) -> MemoryNeed:
     token *= 4 if a["kv_cache_dtype"] == "float32" else 2
     return MemoryNeed(
         weights=sum(section.length for section in listed),
-        activations=sum(slots.values()) + max((_moe_bytes(plan, op) for op in plan.ops), default=0),
+        activations=sum(slots.values()),
         logits=4 * integer("vocab_size") * integer("max_batch_size"),
         kv_per_sequence=token * -(-integer("max_seq_len") // PAGE_TOKENS) * PAGE_TOKENS,
         build=PACK_COPIES * max(packed) + PACK_OVERHEAD,
     )
-
-
-def _moe_bytes(plan: Plan, op: PlanOp) -> int:
-    """What a mixture of experts works in: hidden and resulting rows, once for each of a token's experts."""
-    if op.kernel != "moe":
-        return 0
-    columns, rows = plan.buffers[op.inputs[0]].columns, int(plan.attributes["max_num_tokens"])
-    experts = int(op.attributes["top_k"]) * (int(op.attributes["intermediate_size"]) + columns)
-    shared = int(op.attributes["shared_intermediate_size"])
-    # As much again for what is gathered or quantized.
-    return 8 * rows * (experts + (shared + columns if shared else 0)) + 4 * rows * int(op.attributes["num_experts"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,49 +76,8 @@ class Sections:
         return (*names, *positions)
 
     def experts(self, op: Op) -> tuple[str, ...]:
-        """Sections of a mixture of experts: the router, the experts one after the other (gate and up together, then
-        proj, each with its scale for int8), the same of the shared expert, and its gate."""
-        router, *rest = op.modules
-        gates = [rest.pop()] if op.attributes["shared_intermediate_size"] else []
-        count = 3 * int(op.attributes["num_experts"])
-        names = [self._unquantized(router)]
-        for name, modules in ((router.rsplit(".", 1)[0] + ".experts", rest[:count]), (rest[-1], rest[count:])):
-            if modules:
-                names += self._stacked(name.removesuffix(".proj"), modules)
-        return (*names, *map(self._unquantized, gates))
-
-    def _unquantized(self, module: str) -> str:
-        """A linear that is computed in f32 whatever the checkpoint's dtype is."""
-        checkpoint, name = self.checkpoint, module + ".weight"
-        n, k = checkpoint.tensor(name).shape
-        length = math.prod(padded_shape("panel16.f32", n, k)) * 4
-
-        def make() -> Array:
-            return pack("panel16.f32", checkpoint.tensor(name).astype(np.float32))
-
-        self.made.setdefault(name, Section("panel16.f32", length, make))
-        return name
-
-    def _stacked(self, name: str, modules: list[str]) -> list[str]:
-        """Weights, and for int8 scales, of experts whose modules are fc, gate, proj, fc, gate, proj, …"""
-        dtypes = {self.checkpoint.linear_dtype(module) for module in modules}
-        if len(dtypes) > 1:
-            raise BuildError(f"the experts of {name} must be quantized all or none; exclude all of them or none")
-        names = []
-        pairs, projs = zip(modules[::3], modules[1::3], strict=True), ((module,) for module in modules[2::3])
-        for part, groups in ((f"{name}.gate_up", list(pairs)), (f"{name}.proj", list(projs))):
-            names.append(self._joined(f"{part}.weight", [self._packed_section(group) for group in groups]))
-            if dtypes == {np.dtype(np.int8)}:
-                scales = [tuple(module + ".per_channel_scale" for module in group) for group in groups]
-                names.append(self._joined(f"{part}.scale", list(map(self._channels_section, scales))))
-        return names
-
-    def _joined(self, name: str, parts: list[Section]) -> str:
-        """Sections one after the other, as one."""
-        length = sum(part.length for part in parts)
-        made = Section(parts[0].tag, length, lambda: np.concatenate([part.make() for part in parts]))
-        self.made.setdefault(name, made)
-        return name
+        """Sections of a mixture of experts, in the order of its modules."""
+        raise BuildError(f"the cpu target has no kernel for {op.kind} ({op.outputs[0].name})")
 
     def _rows(self, module: str) -> str:
         checkpoint, name = self.checkpoint, module + ".weight"
@@ -147,11 +105,6 @@ class Sections:
         return self.checkpoint.config.quantization.activation_group_size if quantized else 0
 
     def _packed(self, name: str, modules: tuple[str, ...]) -> str:
-        self.made.setdefault(name + ".weight", self._packed_section(modules))
-        return name + ".weight"
-
-    def _packed_section(self, modules: tuple[str, ...]) -> Section:
-        """A weight, or gate and up in one."""
         checkpoint, tag, group = self.checkpoint, self.tag(modules[0]), self.group(modules[0])
         n, k = checkpoint.tensor(modules[0] + ".weight").shape
         try:
@@ -167,13 +120,10 @@ class Sections:
                 raise BuildError(f"{' and '.join(modules)} cannot be packed: {error}") from None
 
         length = len(modules) * padded_n * padded_k * LAYOUTS[tag].packed.itemsize
-        return Section(tag, length, make)
+        self.made.setdefault(name + ".weight", Section(tag, length, make))
+        return name + ".weight"
 
     def _channels(self, name: str, tensors: tuple[str, ...]) -> str:
-        self.made.setdefault(name, self._channels_section(tensors))
-        return name
-
-    def _channels_section(self, tensors: tuple[str, ...]) -> Section:
         """A vector over output channels, in packed order and padded to the panel with zeros."""
         checkpoint = self.checkpoint
 
@@ -183,4 +133,5 @@ class Sections:
             return np.pad(data, (0, -len(data) % PANEL))
 
         n = checkpoint.tensor(tensors[0]).shape[0]
-        return Section("vector.f32", len(tensors) * (n + -n % PANEL) * 4, make)
+        self.made.setdefault(name, Section("vector.f32", len(tensors) * (n + -n % PANEL) * 4, make))
+        return name
