@@ -71,7 +71,7 @@ def _of_vocab_and_merges(folder: Path, config: dict[str, Any]) -> tuple[Tokenize
     kind = str(config.get("tokenizer_class", "GPT2Tokenizer")).removesuffix("Fast")
     if kind not in BYTE_LEVEL:
         raise SourceError(
-            f"{folder / VOCAB} belongs to a {kind}, which precast cannot make of it (it makes {', '.join(BYTE_LEVEL)}); "
+            f"{folder / VOCAB} belongs to a {kind}, which precast cannot make (it makes {', '.join(BYTE_LEVEL)}); "
             f"let transformers: AutoTokenizer.from_pretrained('{folder}').save_pretrained('{folder}')"
         )
     name, special = BYTE_LEVEL[kind]

@@ -15,6 +15,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, processors
 
 from precast.errors import SourceError
+from precast.runtime.text.tokenizer_limits import refuse_charsmap
 
 # Kinds of pieces; GGUF's tokenizer.ggml.token_type has the same numbers.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
@@ -124,6 +125,7 @@ def read_model(path: Path) -> SentencePiece:
         )
     if not 0 <= model.unk_id < len(model.pieces) or len(set(model.pieces)) < len(model.pieces):
         raise SourceError(f"{path}: its pieces are not unique, or it has no unknown piece")
+    refuse_charsmap(model.charsmap, str(path))
     if max(map(len, model.pieces)) > MAX_PIECE:
         raise SourceError(f"{path} has a piece of more than {MAX_PIECE} characters")
     return model

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as RustTokenizer
 
-from precast.errors import RequestError, SourceError
+from precast.errors import PrecastError, RequestError, SourceError
 from precast.json_file import LFS_POINTER, read_object
+from precast.runtime.text.tokenizer_limits import refuse_abort, refuse_growth
 
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
-CLASS_TOKENS: dict[str, dict[str, Any]] = {"GemmaTokenizer": {"mask_token": "<mask>"}}
+CLASS_TOKENS: dict[str, dict[str, str]] = {"GemmaTokenizer": {"mask_token": "<mask>"}}
 """Special tokens that a class of transformers has without a config that names them."""
 
 
@@ -70,19 +73,24 @@ class Tokenizer:
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids; with the special tokens that the model wants around a text (BOS) unless told not to.
 
-        Raises RequestError for text that is not valid Unicode (lone surrogates).
+        Raises RequestError for text that is not valid Unicode (lone surrogates), or that the tokenizer fails on.
         """
         try:
-            return list(self.rust.encode(text, add_special_tokens=add_special_tokens).ids)
-        except (UnicodeEncodeError, TypeError):
+            text.encode()
+        except UnicodeEncodeError:
             raise RequestError("the text is not valid Unicode and cannot be encoded") from None
+        with _failing_as(RequestError, "the tokenizer cannot encode this text"):
+            return list(self.rust.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
-        """The text of token ids; ids without a token have none. Raises RequestError for ids outside 0 … 2³² − 1."""
-        try:
+        """The text of token ids; ids without a token have none.
+
+        Raises RequestError for ids outside 0 … 2³² − 1, or that the tokenizer fails on.
+        """
+        if ids and not 0 <= min(ids) <= max(ids) < 1 << 32:
+            raise RequestError("token ids must lie in 0 … 2^32 - 1")
+        with _failing_as(RequestError, "the tokenizer cannot decode these tokens"):
             return str(self.rust.decode(ids, skip_special_tokens=skip_special_tokens))
-        except OverflowError:
-            raise RequestError("token ids must lie in 0 … 2^32 - 1") from None
 
     def token_id(self, token: str) -> int | None:
         """The id of a token, or None."""
@@ -90,16 +98,29 @@ class Tokenizer:
         return None if found is None else int(found)
 
 
-def _load(path: Path) -> RustTokenizer:
-    with open(path, "rb") as file:
-        if file.read(64).startswith(LFS_POINTER):
-            raise SourceError(f"{path} is a Git LFS pointer, not the file; run `git lfs pull` in its folder")
+@contextmanager
+def _failing_as(kind: type[PrecastError], sentence: str) -> Iterator[None]:
+    """The library raises bare Exception, and panics as a BaseException."""
     try:
-        return RustTokenizer.from_file(str(path))
-    except BaseException as error:  # the library raises bare Exception, and panics as a BaseException
+        yield
+    except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise SourceError(f"{path} is not a tokenizer: {error}") from None
+        raise kind(f"{sentence}: {error}") from None
+
+
+def _load(path: Path) -> RustTokenizer:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read: {error.strerror}") from None
+    if data.startswith(LFS_POINTER):
+        raise SourceError(f"{path} is a Git LFS pointer, not the file; run `git lfs pull` in its folder")
+    refuse_abort(data, str(path))
+    with _failing_as(SourceError, f"{path} is not a tokenizer"):
+        rust = RustTokenizer.from_buffer(data)
+    refuse_growth(rust, str(path))
+    return rust
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
@@ -107,8 +128,11 @@ def _read_config(folder: Path) -> dict[str, Any]:
     config = read_json(folder / "tokenizer_config.json")
     if "added_tokens_decoder" not in config:
         config = config | read_json(folder / "special_tokens_map.json")
-    kind = str(config.get("tokenizer_class")).removesuffix("Fast")
-    return CLASS_TOKENS.get(kind, {}) | config
+    return CLASS_TOKENS.get(_class(config), {}) | config
+
+
+def _class(config: dict[str, Any]) -> str:
+    return str(config.get("tokenizer_class")).removesuffix("Fast")
 
 
 def _special_tokens(config: dict[str, Any]) -> tuple[dict[str, AddedToken], list[AddedToken]]:
@@ -132,8 +156,7 @@ def _added_token(value: Any) -> AddedToken | None:
 
 
 def _add_tokens(rust: RustTokenizer, folder: Path) -> None:
-    """Gives `rust` the tokens that only tokenizer_config.json names, and makes special those that it calls special, in
-    transformers' order: the order decides their ids."""
+    """Gives `rust` the tokens that only tokenizer_config.json names, in transformers' order: it decides their ids."""
     where = folder / "tokenizer_config.json"
     config = _read_config(folder)
     try:
@@ -144,8 +167,13 @@ def _add_tokens(rust: RustTokenizer, folder: Path) -> None:
         named, extra = _special_tokens(config)
     except (AttributeError, TypeError, ValueError) as error:
         raise SourceError(f"{where}: its special tokens or added_tokens_decoder are not readable: {error}") from None
-    present = {repr(token) for token in rust.get_added_tokens_decoder().values()}
-    rust.add_tokens([token for _, token in sorted(listed.items()) if repr(token) not in present])
-    # A listed token's own flags (does it take the spaces around it along?) count more than how it is named.
-    by_text = {token.content: token for token in listed.values()}
-    rust.add_special_tokens([by_text.get(token.content, token) for token in (*named.values(), *extra)])
+    present = rust.get_added_tokens_decoder().values()
+    reprs, known = {repr(token) for token in present}, {token.content for token in (*present, *listed.values())}
+    new = [token for _, token in sorted(listed.items()) if repr(token) not in reprs]
+    names = {token.content for token in named.values()}
+    for token in new:
+        token.special = token.special or token.content in names
+    unlisted = {token.content: token for token in (*named.values(), *extra) if token.content not in known}
+    rust.add_tokens([*new, *unlisted.values()])
+    own = CLASS_TOKENS.get(_class(config), {}).values()
+    rust.add_special_tokens([AddedToken(text, normalized=False) for text in own if rust.token_to_id(text) is not None])

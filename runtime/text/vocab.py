@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from precast.errors import SourceError
+from precast.errors import RequestError, SourceError
 from precast.runtime.text.tokenizer import Tokenizer, read_json
 
 SPECIAL = 1
@@ -64,12 +64,19 @@ def section(folder: Path, size: int) -> bytes:
     """
     tokenizer = Tokenizer.from_folder(folder)
     vocab = read_vocab(folder, size, tokenizer)
-    _check(vocab, tokenizer, str(folder / "tokenizer.json"))
+    try:
+        if max(around := tokenizer.encode("a"), default=0) >= size:
+            raise SourceError(
+                f"{folder / 'tokenizer.json'} puts token {max(around)} around texts, the model has {size}"
+            )
+        _check(vocab, tokenizer, str(folder / "tokenizer.json"))
+    except RequestError as error:
+        raise SourceError(f"{folder / 'tokenizer.json'} does not work: {error}") from None
     return vocab.to_bytes()
 
 
 def read_vocab(folder: Path, size: int, tokenizer: Tokenizer | None = None) -> Vocab:
-    """Bytes of tokens from a tokenizer.json with a byte-level or a sentencepiece-like decoder."""
+    """Bytes of tokens from a tokenizer.json with a byte-level, a sentencepiece-like, or a WordPiece decoder."""
     path = folder / "tokenizer.json"
     rust = (tokenizer or Tokenizer.from_folder(folder)).rust
     to_bytes, options = _decoder(read_json(path).get("decoder"), str(path))
@@ -105,10 +112,13 @@ def _decoder(definition: Any, where: str) -> tuple[Callable[[str], bytes], int]:
     by_kind = {step.get("type"): step for step in steps if isinstance(step, dict)}
     if "ByteLevel" in by_kind:
         return _byte_level, 0
+    if by_kind.keys() == {"WordPiece"}:
+        prefix, cleanup = by_kind["WordPiece"].get("prefix", "##"), by_kind["WordPiece"].get("cleanup", True)
+        return lambda token: _word_piece(token, prefix, cleanup), DROP_LEADING_SPACE
     if not by_kind.keys() & {"Metaspace", "ByteFallback", "Replace"}:
         raise SourceError(
-            f"{where} has a decoder that precast does not know ({', '.join(map(str, by_kind)) or 'none'}); byte-level "
-            "and sentencepiece decoders are supported"
+            f"{where} has a decoder that precast does not know ({', '.join(map(str, by_kind)) or 'none'}); byte-level, "
+            "sentencepiece and WordPiece decoders are supported"
         )
     strips = bool(by_kind.get("Strip", {}).get("start"))
     strips |= "Metaspace" in by_kind and by_kind["Metaspace"].get("prepend_scheme", "always") != "never"
@@ -136,3 +146,15 @@ def _sentencepiece(token: str, falls_back: bool) -> bytes:
     if falls_back and (match := _BYTE_TOKEN.match(token)):
         return bytes([int(match[1], 16)])
     return token.replace("▁", " ").encode()
+
+
+_CLEANED = ((" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't"), (" 'm", "'m"))
+_CLEANED += ((" do not", " don't"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re"))
+
+
+def _word_piece(token: str, prefix: str, cleanup: bool) -> bytes:
+    """A word begins with a space, unless it is cleaned up; what goes on with a word has a prefix instead."""
+    text = token.removeprefix(prefix) if token.startswith(prefix) else " " + token
+    for before, after in _CLEANED if cleanup else ():
+        text = text.replace(before, after)
+    return text.encode()

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as RustTokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from precast.errors import RequestError, SourceError
 from precast.runtime.text import vocab
-from precast.runtime.text.tokenizer import Tokenizer
+from precast.runtime.text.tokenizer import Tokenizer, read_special_tokens
 
 TEXTS = (
     *vocab.CORPUS,
@@ -74,11 +74,32 @@ def metaspace() -> RustTokenizer:
     return rust
 
 
+def unigram() -> RustTokenizer:
+    """As T5's and XLNet's, with byte fallback: pieces by probability, spaces collapsed, ▁ in front."""
+    rust = RustTokenizer(models.Unigram())
+    rust.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
+    rust.pre_tokenizer, rust.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(vocab_size=300, special_tokens=["<unk>", "<s>", "</s>"], unk_token="<unk>")
+    rust.train_from_iterator(TEXTS * 3, trainer)
+    return rust
+
+
+def word_piece() -> RustTokenizer:
+    """As BERT's, cased: words, and what goes on with them after ##."""
+    rust = RustTokenizer(models.WordPiece(unk_token="<unk>"))
+    rust.normalizer = normalizers.BertNormalizer(lowercase=False)
+    rust.pre_tokenizer, rust.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
+    rust.train_from_iterator(TEXTS * 3, trainers.WordPieceTrainer(vocab_size=600, special_tokens=["<unk>", "<s>"]))
+    return rust
+
+
 KINDS = {
     "byte level": byte_level,
     "llama 2": lambda: sentencepiece(True),
     "gemma": lambda: sentencepiece(False),
     "metaspace": metaspace,
+    "unigram": unigram,
+    "word piece": word_piece,
 }
 
 
@@ -135,7 +156,7 @@ def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path: Path) -> None:
 
 def test_a_decoder_that_bytes_cannot_express_is_refused(tmp_path: Path) -> None:
     rust = byte_level()
-    rust.decoder = decoders.WordPiece()
+    rust.decoder = decoders.CTC()
     rust.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(SourceError, match="decoder that precast does not know"):
         vocab.section(tmp_path, 1000)
@@ -187,6 +208,95 @@ def test_a_broken_tokenizer_is_one_sentence(content: bytes | None, word: str, tm
         (tmp_path / "tokenizer.json").write_bytes(content)
     with pytest.raises(SourceError, match=word):
         Tokenizer.from_folder(tmp_path)
+
+
+def test_special_tokens_of_every_kind_are_transformers(tmp_path: Path) -> None:
+    """Named ones, a model's own, extra ones; listed and not; with flags; in the vocabulary and not."""
+    PreTrainedTokenizerFast(tokenizer_object=byte_level()).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    flags = {"lstrip": True, "normalized": False, "rstrip": True, "single_word": False}
+    listed = {"500": flags | {"content": "<a>", "special": False}, "403": flags | {"content": "<b>", "special": True}}
+    objects = {"pad_token": {"__type": "AddedToken", "content": "<pad>"} | flags, "image_token": "<image>"}
+    config |= {"added_tokens_decoder": listed, "eos_token": "<a>", "additional_special_tokens": ["<x>", "<tool>"]}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config | objects))
+    ours, theirs = Tokenizer.from_folder(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    for text in ("x <a> y <b> z<x>the<tool>t <pad> u <image> v", "<im", "<image><image>"):
+        ids = ours.encode(text)
+        assert ids == theirs(text)["input_ids"]
+        for skip in (True, False):
+            assert ours.decode(ids, skip) == theirs.decode(ids, skip_special_tokens=skip)
+    assert read_special_tokens(tmp_path) == theirs.special_tokens_map
+
+
+SMALL: dict[str, Any] = {
+    "version": "1.0",
+    "added_tokens": [],
+    "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+    "model": {"type": "BPE", "vocab": {"u": 0, "a": 1}, "merges": []},
+}
+
+
+def replacing(times: int, content: str) -> dict[str, Any]:
+    step = {"type": "Replace", "pattern": {"String": "a"}, "content": content}
+    return {"type": "Sequence", "normalizers": [step] * times, "decoders": [step] * times}
+
+
+def precompiled(table: str) -> dict[str, Any]:
+    return {"normalizer": {"type": "Precompiled", "precompiled_charsmap": table}}
+
+
+def split(pattern: str) -> dict[str, Any]:
+    return {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}}
+
+
+def surrounding(parts: list[dict[str, Any]], token: int = 1) -> dict[str, Any]:
+    special = {"u": {"id": "u", "ids": [token], "tokens": ["u"]}}
+    whole = [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}]
+    return {"post_processor": {"type": "TemplateProcessing", "single": parts, "pair": whole, "special_tokens": special}}
+
+
+TEXT_PART, TOKEN_PART = {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "u", "type_id": 0}}
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"normalizer": replacing(60, "aa")}, "times as long in its normalizer"),
+        ({"normalizer": replacing(2, "a" * 200)}, "times as long"),
+        ({"decoder": replacing(60, "aa")}, "times as long in its decoder"),
+        ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [SMALL["decoder"]] * 40}}, "times as long"),
+        (surrounding([TEXT_PART] * 1000), "1000 times"),
+        (surrounding([TOKEN_PART] * 1000), "0 times among 1000"),
+        (precompiled("/////wAA"), "ends before its table"),
+        (precompiled("!"), "not base64"),
+        (precompiled("AAAAAA=="), "does not work"),
+        (precompiled("CAAAAP////////8A"), "does not work"),
+        (split("("), "not a tokenizer"),
+        ({"pre_tokenizer": {"type": "FixedLength", "length": 0}}, "does not work"),
+        ({"model": {"type": "WordPiece", "unk_token": "x", "vocab": {"a": 0}, "continuing_subword_prefix": "##"}}, "x"),
+        ({"model": {"type": "Unigram", "unk_id": None, "vocab": [["a", 0.0]]}}, "does not work"),
+        ({"decoder": {"type": "Strip", "content": "a", "start": 2**63, "stop": 2**63}}, "decoder"),
+        (surrounding([TOKEN_PART, TEXT_PART], token=4_000_000_000), "puts token 4000000000 around"),
+        ({"model": {"type": "BPE", "vocab": {"a": 4_000_000_000}, "merges": []}}, "ids up to 4000000000"),
+    ],
+)
+def test_a_hostile_tokenizer_is_one_sentence(change: dict[str, Any], word: str, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(json.dumps(SMALL | change))
+    with pytest.raises(SourceError, match=word):
+        vocab.section(tmp_path, 50)
+
+
+def test_a_tokenizer_that_nests_without_end_is_one_sentence(tmp_path: Path) -> None:
+    deep = '{"type":"Sequence","normalizers":[' * 100_000 + '{"type":"Lowercase"}' + "]}" * 100_000
+    (tmp_path / "tokenizer.json").write_text(json.dumps(SMALL)[:-1] + f', "normalizer": {deep}}}')
+    with pytest.raises(SourceError, match="recursion"):
+        Tokenizer.from_folder(tmp_path)
+
+
+def test_a_text_that_the_tokenizer_fails_on_is_the_requests_error(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(json.dumps(SMALL | split("(a|a)*$")))
+    with pytest.raises(RequestError, match="cannot encode this text"):
+        Tokenizer.from_folder(tmp_path).encode("a" * 40 + "b")
 
 
 def test_what_cannot_be_encoded_is_the_requests_error(tmp_path: Path) -> None:
