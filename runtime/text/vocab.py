@@ -148,13 +148,25 @@ def _sentencepiece(token: str, falls_back: bool) -> bytes:
     return token.replace("▁", " ").encode()
 
 
-_CLEANED = ((" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't"), (" 'm", "'m"))
-_CLEANED += ((" do not", " don't"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re"))
+# What the WordPiece decoder makes of a token when it cleans up.
+_CLEANED = {
+    " .": ".",
+    " ?": "?",
+    " !": "!",
+    " ,": ",",
+    " ' ": "'",
+    " n't": "n't",
+    " 'm": "'m",
+    " do not": " don't",
+    " 's": "'s",
+    " 've": "'ve",
+    " 're": "'re",
+}
 
 
 def _word_piece(token: str, prefix: str, cleanup: bool) -> bytes:
     """A word begins with a space, unless it is cleaned up; what goes on with a word has a prefix instead."""
     text = token.removeprefix(prefix) if token.startswith(prefix) else " " + token
-    for before, after in _CLEANED if cleanup else ():
+    for before, after in _CLEANED.items() if cleanup else ():
         text = text.replace(before, after)
     return text.encode()
