@@ -10,7 +10,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 from precast.errors import SourceError
 from precast.quantize.sources.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
 from precast.quantize.sources.sentencepiece import CONTROL, USER_DEFINED, SentencePiece, around
-from precast.runtime.text.chat_template import ChatTemplate
+from precast.runtime.text.chat_template import DEFAULT, ChatTemplate
 
 
 def tokenizer_files(fields: dict[str, Any], config: dict[str, Any], where: str) -> dict[str, Any]:
@@ -35,10 +35,20 @@ def tokenizer_files(fields: dict[str, Any], config: dict[str, Any], where: str) 
         },
         "generation_config.json": _generation_config(fields),
     }
-    if template := fields.get("tokenizer.chat_template"):
-        ChatTemplate(str(template), special, f"{where}: tokenizer.chat_template").check()
-        files["chat_template.jinja"] = str(template)
+    if templates := _chat_templates(fields):
+        ChatTemplate(templates, special, f"{where}: tokenizer.chat_template").check()
+        listed = [{"name": name, "template": template} for name, template in templates.items()]
+        only = templates.get(DEFAULT) if len(templates) == 1 else None
+        files |= {"chat_template.jinja": only} if only is not None else {}
+        files["tokenizer_config.json"] |= {"chat_template": listed} if only is None else {}
     return files
+
+
+def _chat_templates(fields: dict[str, Any]) -> dict[str, str]:
+    """By name: `tokenizer.chat_template` is the default, `tokenizer.chat_template.NAME` another."""
+    key = "tokenizer.chat_template"
+    named = {name.removeprefix(f"{key}."): str(value) for name, value in fields.items() if name.startswith(f"{key}.")}
+    return ({DEFAULT: str(fields[key])} if fields.get(key) else {}) | named
 
 
 def _tokenizer(fields: dict[str, Any], where: str) -> Tokenizer:

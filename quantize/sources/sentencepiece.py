@@ -54,7 +54,10 @@ class SentencePiece:
 
     def tokenizer(self) -> Tokenizer:
         """The same ids and text as sentencepiece's, but that control pieces in a text are tokens, as transformers has
-        it. The library raises bare Exception for what makes no tokenizer."""
+        it. Raises ValueError for a piece of more than MAX_PIECE characters; the library raises bare Exception for what
+        makes no tokenizer."""
+        if max(map(len, self.pieces)) > MAX_PIECE:
+            raise ValueError(f"it has a piece of more than {MAX_PIECE} characters")
         tokenizer = Tokenizer(self._bpe() if self.model == BPE else self._unigram())
         steps: list[Any] = [normalizers.Precompiled(self.charsmap)] if self.charsmap else []
         if self.remove_extra_whitespaces:
@@ -126,8 +129,6 @@ def read_model(path: Path) -> SentencePiece:
     if not 0 <= model.unk_id < len(model.pieces) or len(set(model.pieces)) < len(model.pieces):
         raise SourceError(f"{path}: its pieces are not unique, or it has no unknown piece")
     refuse_charsmap(model.charsmap, str(path))
-    if max(map(len, model.pieces)) > MAX_PIECE:
-        raise SourceError(f"{path} has a piece of more than {MAX_PIECE} characters")
     return model
 
 

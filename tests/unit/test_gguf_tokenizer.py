@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from precast.errors import SourceError
 from precast.quantize.sources.gguf_tokenizer import tokenizer_files
 from precast.quantize.sources.pre_tokenizers import PRE_TOKENIZERS
 from precast.quantize.sources.sentencepiece import BYTE, CONTROL, USER_DEFINED
+from precast.runtime.text.chat_template import ChatTemplate
 from tests.unit.test_tokenizer import TEXTS, byte_level, sentencepiece
 
 CONFIG = {"max_position_embeddings": 100}
@@ -129,3 +131,22 @@ def test_llama_3_begins_with_bos_and_keeps_whole_words() -> None:
 def test_what_makes_no_tokenizer_is_refused(change: dict[str, Any], word: str) -> None:
     with pytest.raises(SourceError, match=word):
         tokenizer_files(byte_level_fields("smollm") | change, CONFIG, "m.gguf")
+
+
+def test_named_chat_templates_come_along(tmp_path: Path) -> None:
+    key = "tokenizer.chat_template"
+    made = tokenizer_files(byte_level_fields("smollm") | {key: "D", f"{key}.tool_use": "T"}, CONFIG, "m.gguf")
+    assert "chat_template.jinja" not in made
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(made["tokenizer_config.json"]))
+    template = ChatTemplate.from_folder(tmp_path)
+    assert template is not None
+    assert (template.render([]), template.render([], tools=[{}])) == ("D", "T")
+    alone = tokenizer_files(byte_level_fields("smollm") | {key: "D"}, CONFIG, "m.gguf")
+    assert alone["chat_template.jinja"] == "D"
+
+
+def test_a_piece_that_would_be_cut_for_ever_is_refused() -> None:
+    fields = sentencepiece_fields(sentencepiece(True))
+    fields["tokenizer.ggml.tokens"][-1] = "a" * 100_000
+    with pytest.raises(SourceError, match="more than 1024 characters"):
+        tokenizer_files(fields, CONFIG, "m.gguf")
