@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,30 @@ def test_dynamic_frequencies_are_those_of_a_sequence_of_max_seq_len(length: int)
     np.testing.assert_array_max_ulp(ours, expected.numpy(), maxulp=1)
 
 
+@pytest.mark.parametrize("factor", [None, 4.0])
+@pytest.mark.parametrize("length", [64, 65])
+def test_longrope_keeps_the_factors_of_max_seq_len(length: int, factor: float | None) -> None:
+    scaling = {
+        "type": "longrope",
+        "short_factor": [1 + 0.1 * i for i in range(32)],
+        "long_factor": [2.0 + i for i in range(32)],
+        "original_max_position_embeddings": 64,
+        **({"factor": factor} if factor else {}),
+    }
+    theirs = transformers_embedding(64, 10000.0, scaling)
+    expected, attention = ROPE_INIT_FUNCTIONS["longrope"](theirs.config, "cpu", seq_len=length)
+    ours, ours_attention = inverse_frequencies(model_config(64, 10000.0, scaling), length)
+    assert ours_attention == pytest.approx(float(attention), rel=1e-12)
+    np.testing.assert_array_max_ulp(ours, expected.numpy(), maxulp=1)
+    assert (ours == inverse_frequencies(model_config(64, 10000.0, scaling), 64)[0]).all() == (length == 64)
+
+
+def test_sliding_layers_have_frequencies_of_their_own() -> None:
+    config = replace(model_config(64, 1e6, {"type": "linear", "factor": 8.0}), local_rotary_base=1e4)
+    local, _ = inverse_frequencies(config, LONGEST, local=True)
+    assert (local == inverse_frequencies(model_config(64, 1e4, None), LONGEST)[0]).all()
+
+
 def test_no_scaling_means_default() -> None:
     plain = inverse_frequencies(model_config(64, 10000.0, None), LONGEST)
     named = inverse_frequencies(model_config(64, 10000.0, {"type": "default"}), LONGEST)
@@ -94,8 +119,8 @@ def test_no_scaling_means_default() -> None:
 
 
 def test_an_unknown_scaling_is_refused_by_name() -> None:
-    with pytest.raises(BuildError, match="longrope"):
-        inverse_frequencies(model_config(64, 10000.0, {"type": "longrope"}), LONGEST)
+    with pytest.raises(BuildError, match="ntk"):
+        inverse_frequencies(model_config(64, 10000.0, {"type": "ntk"}), LONGEST)
 
 
 def test_a_missing_parameter_is_named() -> None:
