@@ -48,7 +48,9 @@ def cache_dir() -> Path:
     """The cache folder; it may not exist yet."""
     if named := os.environ.get("PRECAST_CACHE"):
         return Path(named)
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if base.startswith("~"):
+        raise PrecastError("this user has no home folder to keep engines in; set PRECAST_CACHE to a folder")
     return Path(base) / "precast"
 
 
@@ -278,6 +280,6 @@ def _max_bytes() -> int:
     named = os.environ.get("PRECAST_CACHE_MAX_BYTES")
     if named is None:
         return DEFAULT_MAX_BYTES
-    if not named.isdigit():
+    if not (named.isascii() and named.isdigit()):
         raise PrecastError(f"PRECAST_CACHE_MAX_BYTES must be a number of bytes, not {named!r}")
     return int(named)

@@ -10,6 +10,9 @@ from precast.errors import BuildError
 DEFAULT_MAX_SEQ_LEN = 4096
 """Where a model allows more, more is asked for: KV pages are reserved by it."""
 
+SHORTEST_SEQ_LEN = 2
+"""A token of the prompt and one of the answer."""
+
 LARGEST_BATCH_SIZE = 4096
 LARGEST_NUM_TOKENS = 65536
 
@@ -39,17 +42,25 @@ class BuildConfig:
 
 def resolve(options: BuildOptions, config: ModelConfig) -> BuildConfig:
     """Raises BuildError for a target or a limit that cannot work."""
+    from precast.plugins.kv_append.reference import PAGE_TOKENS  # here: who only looks into the cache needs no numpy
+
     if options.target != "cpu":
         raise BuildError(f"target {options.target!r} is not supported; this version builds for cpu")
     longest = _longest(config)
     usual = min(config.max_position_embeddings, DEFAULT_MAX_SEQ_LEN)
     max_seq_len = usual if options.max_seq_len is None else options.max_seq_len
-    if not 1 <= max_seq_len <= longest:
+    if not SHORTEST_SEQ_LEN <= max_seq_len <= longest:
         raise BuildError(
-            f"max_seq_len {max_seq_len} must lie in 1 … {longest}, what the model's positions are made for"
+            f"max_seq_len {max_seq_len} must lie in {SHORTEST_SEQ_LEN} … {longest}, what the model's positions are "
+            "made for"
         )
     if not 1 <= options.max_batch_size <= LARGEST_BATCH_SIZE:
         raise BuildError(f"max_batch_size {options.max_batch_size} must lie in 1 … {LARGEST_BATCH_SIZE}")
+    if options.max_num_tokens < PAGE_TOKENS:
+        raise BuildError(
+            f"max_num_tokens {options.max_num_tokens} is less than a KV page of {PAGE_TOKENS} tokens, which a step "
+            "must hold"
+        )
     if not options.max_batch_size <= options.max_num_tokens <= LARGEST_NUM_TOKENS:
         raise BuildError(
             f"max_num_tokens {options.max_num_tokens} must lie in max_batch_size ({options.max_batch_size}) … "

@@ -32,23 +32,36 @@ def inverse_frequencies(config: ModelConfig, max_seq_len: int, local: bool = Fal
         config = replace(config, rotary_base=config.local_rotary_base, rotary_scaling=config.local_rotary_scaling)
     scaling = config.rotary_scaling or {}
     kind = scaling.get("type", "default")
-    plain = _plain(config.rotary_base, config.rotary_dim)
     try:
-        match kind:
-            case "default":
-                return plain, 1.0
-            case "linear":
-                return (plain / np.float32(scaling["factor"])).astype(np.float32), 1.0
-            case "dynamic":
-                return _dynamic(config, scaling, max_seq_len), 1.0
-            case "llama3":
-                return _llama3(plain, scaling), 1.0
-            case "yarn":
-                return _yarn(config, scaling)
-            case "longrope":
-                return _longrope(config, scaling, max_seq_len)
+        with np.errstate(all="ignore"):
+            frequencies, factor = _scaled(kind, config, scaling, max_seq_len)
     except KeyError as error:
         raise BuildError(f"rotary_scaling of type {kind} lacks {error}") from None
+    except (ArithmeticError, ValueError):
+        frequencies, factor = np.full(1, np.nan, np.float32), 1.0
+    if not (np.isfinite(frequencies).all() and math.isfinite(factor)):
+        raise BuildError(
+            f"rotary_base {config.rotary_base} and rotary_scaling {scaling} give no finite frequencies; correct the "
+            "model's config.json"
+        )
+    return frequencies, factor
+
+
+def _scaled(kind: Any, config: ModelConfig, scaling: dict[str, Any], max_seq_len: int) -> tuple[F32, float]:
+    plain = _plain(config.rotary_base, config.rotary_dim)
+    match kind:
+        case "default":
+            return plain, 1.0
+        case "linear":
+            return (plain / np.float32(scaling["factor"])).astype(np.float32), 1.0
+        case "dynamic":
+            return _dynamic(config, scaling, max_seq_len), 1.0
+        case "llama3":
+            return _llama3(plain, scaling), 1.0
+        case "yarn":
+            return _yarn(config, scaling)
+        case "longrope":
+            return _longrope(config, scaling, max_seq_len)
     raise BuildError(f"rotary_scaling type {kind!r} is not supported; {', '.join(TYPES)} are")
 
 

@@ -64,7 +64,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
     try:
         result: Any = cli.main(arguments, prog_name="precast", standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # None: closed before the start
+            sys.stdout.flush()
         sys.exit(result if isinstance(result, int) else 0)
     except click.UsageError as error:
         _fail(_usage(error), error.exit_code)

@@ -61,6 +61,8 @@ def command(model: str, system: str | None, **options: Any) -> None:
 
 def _ask() -> str | None:
     """The next line; None at the end of input. Ctrl-C drops what was typed."""
+    if sys.stdin is None:  # closed before the start
+        return None
     try:
         return input("> " if sys.stdin.isatty() else "")
     except EOFError:

@@ -113,7 +113,7 @@ def sampling_options(command: F) -> F:
 def sampling_params(llm: Any, options: dict[str, Any]) -> Any:
     """SamplingParams of the options of `sampling_options` that were given, over the model's defaults."""
     names = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "ignore_eos")
-    given = {name: options[name] for name in names if options[name] not in (None, False)}
+    given = {name: options[name] for name in names if options[name] is not None and options[name] is not False}
     if options["stop"]:
         given["stop"] = list(options["stop"])
     return llm.default_params(generation_config=not options["no_generation_config"], **given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +88,10 @@ def _stream(llm: Any, prompt: Any, params: Any, stats: bool) -> int:
 def _answer_all(llm: Any, prompts: list[Any], params: Any, stats: bool, output_file: Path | None) -> int:
     """A JSON line for each prompt, in order, as soon as it and those before it are answered; 1 when one failed."""
     failed = 0
+    answers = llm.generate_each(prompts, params)
+    first = next(answers)  # refuses prompts before a file of older answers is overwritten
     with click.open_file(str(output_file or "-"), "w", "utf-8") as out:
-        for output in llm.generate_each(prompts, params):
+        for output in chain((first,), answers):
             out.write(json.dumps(output.to_json(), ensure_ascii=False) + "\n")
             out.flush()
             failed += output.finish_reason == "error"
@@ -100,16 +103,19 @@ def _answer_all(llm: Any, prompts: list[Any], params: Any, stats: bool, output_f
 
 
 def _text(prompt: str | None) -> str:
-    text = prompt if prompt != "-" else _decode(sys.stdin.buffer.read(), "standard input")
+    text = prompt if prompt != "-" else _decode(sys.stdin.buffer.read() if sys.stdin else b"", "standard input")
     if not text:
         raise click.UsageError("the prompt is empty")
     return text
 
 
 def _lines(path: Path) -> list[Any]:
-    """The prompts of a JSONL file: texts, lists of token ids, lists of messages."""
+    """The prompts of a JSONL file: texts, lists of token ids, lists of messages.
+
+    Lines end at line feeds alone: JSON texts may hold the other separators of Unicode as they are.
+    """
     prompts = []
-    for number, line in enumerate(_decode(path.read_bytes(), str(path)).splitlines(), 1):
+    for number, line in enumerate(_decode(path.read_bytes(), str(path)).split("\n"), 1):
         if not line.strip():
             continue
         try:

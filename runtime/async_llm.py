@@ -88,6 +88,8 @@ class AsyncLLM(BaseLLM):
     async def close(self, *, drain: bool = False, timeout: float = 30.0) -> None:
         """As `LLM.close`."""
         self._finalizer.detach()
+        if not self._session.executor.is_here:
+            return
         await asyncio.to_thread(self._session.executor.close, drain, timeout)
         self._route()
         if self._loop is not None:

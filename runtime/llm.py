@@ -147,7 +147,9 @@ class _Pending:
         self.finished = False
 
     def next(self) -> RequestOutput:
-        """Waits for the next output."""
+        """Waits for the next output. Raises EngineError in a forked process, where none will come."""
+        if not self._executor.is_here:
+            self._executor.stats()  # says so
         delta = self.deltas.get()
         self.finished = delta.finished
         return RequestOutput.of(delta, self._prompt_ids, self._with_logprobs)
@@ -173,7 +175,9 @@ class _Router:
         self._thread.start()
 
     def submit(self, session: Session, ids: list[int], params: SamplingParams, stream: bool) -> _Pending:
-        """Raises RequestError when the request is refused."""
+        """Raises RequestError when the request is refused, EngineError in a forked process."""
+        if not self._executor.is_here:
+            self._executor.stats()  # says so; the lock may have been held at the fork
         pending = _Pending(self._executor, ids, params.logprobs is not None)
         with self._lock:
             pending.id = session.submit(ids, params, stream)
@@ -191,11 +195,14 @@ class _Router:
     def _route(self) -> None:
         for delta in self._executor.poll():
             with self._lock:
-                pending = self._pending.pop(delta.id) if delta.finished else self._pending[delta.id]
-            pending.deltas.put(delta)
+                pending = self._pending.pop(delta.id, None) if delta.finished else self._pending.get(delta.id)
+            if pending is not None:  # none: Ctrl-C came between submit's return and the entry
+                pending.deltas.put(delta)
 
     def close(self, drain: bool, timeout: float) -> None:
         """Ends executor and thread; everybody who waits has a last delta then. May be called again."""
+        if not self._executor.is_here:  # a forked process shares the parent's events and has none of its threads
+            return
         with self._close_lock:
             if self._closed:
                 return

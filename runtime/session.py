@@ -55,7 +55,7 @@ class Session:
         generation = read_object(folder / "generation_config.json", EngineError, optional=True)
         self._model_defaults = defaults_of(generation, str(folder / "generation_config.json"))
         self._use_defaults = generation_config
-        loaded = native.Engine(str(path), num_threads or 0)
+        loaded = native.Engine(path, num_threads or 0)
         self.limits = loaded.limits
         self.executor = native.Executor(
             loaded.backend,
@@ -76,6 +76,8 @@ class Session:
         if self.tokenizer is not None and self.tokenizer.eos_token is not None:
             own = self.tokenizer.token_id(self.tokenizer.eos_token)
             ids |= {own} if own is not None else set()
+        if wrong := [i for i in ids if not -(2**31) <= i < 2**31]:
+            raise EngineError(f"eos_token_id {wrong[0]} in {self.folder} is no token id; correct it")
         return sorted(ids)
 
     def default_params(self, generation_config: bool | None = None, **given: Any) -> SamplingParams:
@@ -113,7 +115,10 @@ class Session:
             text.encode()
         except UnicodeEncodeError:
             raise RequestError("the prompt has a lone surrogate, which is not text") from None
-        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        ids = self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        if max(ids, default=0) >= self.limits.vocab_size:  # also: the core takes 31 bits
+            raise RequestError(f"the tokenizer of {self.folder} gives the id {max(ids)}, which the model does not have")
+        return ids
 
     def submit(self, ids: list[int], params: SamplingParams, stream: bool) -> int:
         """Enqueues a request; `params` are resolved. Raises RequestError when it is refused."""

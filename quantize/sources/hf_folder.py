@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from precast import checkpoint, files
 from precast.errors import SourceError
+from precast.json_file import read_config_object
 from precast.quantize.sources.hf_tokenizer import made_tokenizer
 from precast.quantize.sources.source import Source
 from precast.runtime.text.chat_template import ChatTemplate
@@ -65,7 +66,7 @@ class HfFolder(Source):
 def _read_config(folder: Path) -> dict[str, Any]:
     if not (folder / "config.json").is_file():
         raise SourceError(f"{folder} has no config.json: not a Hugging Face model folder")
-    config = read_json(folder / "config.json")
+    config = read_config_object(folder / "config.json", SourceError)
     if config.get("format") == checkpoint.FORMAT:
         raise SourceError(f"{folder} is a precast checkpoint already; build it with: precast build {folder}")
     if quantized := config.get("quantization_config"):

@@ -6,6 +6,10 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <cstring>
 
 #include "plugins/cpu/isa.h"
 #include "runtime/bindings/bindings.h"
@@ -40,7 +44,10 @@ const char* name_of(FinishReason reason) {
 void bind_errors() {
   nb::register_exception_translator([](const std::exception_ptr& p, void*) {
     const auto raise = [](const char* type, const char* message) {
-      PyErr_SetString(nb::module_::import_("precast.errors").attr(type).ptr(), message);
+      // Messages name files, whose names may be any bytes.
+      const auto text =
+          nb::steal(PyUnicode_DecodeUTF8(message, static_cast<Py_ssize_t>(std::strlen(message)), "surrogateescape"));
+      PyErr_SetObject(nb::module_::import_("precast.errors").attr(type).ptr(), text.ptr());
     };
     try {
       std::rethrow_exception(p);
@@ -204,14 +211,44 @@ void bind_sampler(nb::module_& m) {
         "logits.");
 }
 
-// Joins the loop without the GIL.
-class PyExecutor : public Executor {
+// Joins the loop without the GIL; and survives a fork: threads exist in the parent alone, and the event is the
+// parent's.
+class PyExecutor {
  public:
-  using Executor::Executor;
+  PyExecutor(std::shared_ptr<Backend> backend, ExecutorConfig config, std::shared_ptr<const VocabBytes> vocab)
+      : executor_(std::make_unique<Executor>(std::move(backend), std::move(config), std::move(vocab))) {}
+  PyExecutor(const PyExecutor&) = delete;
   ~PyExecutor() {
     nb::gil_scoped_release release;
-    close(false, 0);
+    // Destroying it would wait for threads that are not in this process.
+    if (!is_here()) static_cast<void>(executor_.release());
   }
+
+  RequestId submit(std::vector<TokenId> prompt, SamplingParams params) {
+    return here().submit(std::move(prompt), std::move(params));
+  }
+  void cancel(RequestId id) {
+    if (is_here()) executor_->cancel(id);
+  }
+  int fileno() const { return executor_->fileno(); }
+  std::vector<OutputDelta> poll(size_t max) { return here().poll(max); }
+  void close(bool drain, double timeout_seconds) {
+    if (is_here()) executor_->close(drain, timeout_seconds);
+  }
+  ExecutorStats stats() const { return here().stats(); }
+  const ModelLimits& limits() const { return executor_->limits(); }
+  bool is_here() const { return getpid() == process_; }
+
+ private:
+  Executor& here() const {
+    if (!is_here()) {
+      throw EngineError("this engine was loaded before the process forked, and runs in the parent only; load it again");
+    }
+    return *executor_;
+  }
+
+  std::unique_ptr<Executor> executor_;
+  pid_t process_ = getpid();
 };
 
 }  // namespace
@@ -245,6 +282,9 @@ void bind_executor(nb::module_& m) {
       .def("close", &PyExecutor::close, "drain"_a = false, "timeout"_a = 0.0, Release(),
            "Ends the loop; with drain, lets requests finish for at most timeout seconds first.")
       .def("stats", &PyExecutor::stats, Release())
+      .def_prop_ro("is_here", &PyExecutor::is_here,
+                   "False in a process that was forked from the executor's: there submit, poll and stats raise "
+                   "EngineError, cancel and close do nothing.")
       .def_prop_ro("limits", &PyExecutor::limits);
 }
 

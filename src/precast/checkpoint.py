@@ -13,7 +13,7 @@ from typing import Any
 
 from precast.checkpoint_rules import model_faults
 from precast.errors import CheckpointError
-from precast.json_file import read_object
+from precast.json_file import read_config_object
 
 FORMAT = "precast-checkpoint"
 FORMAT_VERSION = 0
@@ -178,7 +178,7 @@ def read_config(folder: Path) -> ModelConfig:
     path = folder / "config.json"
     if not path.exists():
         raise CheckpointError(f"{folder} has no config.json: not a checkpoint")
-    return ModelConfig.from_json(read_object(path, CheckpointError), str(path))
+    return ModelConfig.from_json(read_config_object(path, CheckpointError), str(path))
 
 
 def side_files(folder: Path) -> list[str]:

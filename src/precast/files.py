@@ -16,9 +16,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from precast.errors import PrecastError
-from precast.json_file import find_object
+from precast.json_file import find_config_object
 
 ROOM_RESERVE = 64 << 20
+
+# What checkpoints and engines are made of: a folder of ours that holds anything else is not removed.
+WRITTEN_SUFFIXES = (".engine", ".jinja", ".json", ".safetensors")
+WRITTEN_FOLDER = "additional_chat_templates"
 
 
 def fsync(fd: int) -> None:
@@ -60,7 +64,11 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Writes `value` as indented JSON with a final newline; see `write_bytes`."""
-    write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
+    try:
+        data = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False).encode()
+    except UnicodeEncodeError:  # lone surrogates: of file names that are not UTF-8, or of foreign JSON
+        data = json.dumps(value, indent=2, allow_nan=False).encode()
+    write_bytes(path, data + b"\n")
 
 
 def copy(source: Path, target: Path, names: Iterable[str]) -> None:
@@ -72,14 +80,23 @@ def copy(source: Path, target: Path, names: Iterable[str]) -> None:
 
 def refuse_foreign(target: Path, replaces: str | None = None) -> None:
     """Raises PrecastError when `target` exists and may not be replaced: it is a file, or a folder that is neither empty
-    nor has a config.json with the `format` that `replaces` names."""
+    nor has a config.json with the `format` that `replaces` names and only such files beside it as are written with it.
+    Also when it is a mount point."""
     if not target.is_dir():
         if target.exists() or target.is_symlink():
             raise PrecastError(f"{target} exists and is not a folder; give another output folder")
         return
-    ours = replaces is not None and find_object(target / "config.json").get("format") == replaces
-    if not ours and any(target.iterdir()):
+    ours = replaces is not None and find_config_object(target / "config.json").get("format") == replaces
+    if not all(ours and _is_written(path) for path in target.iterdir()):
         raise PrecastError(f"{target} holds other files, which would be lost; give a new output folder")
+    if os.path.ismount(target):
+        raise PrecastError(f"{target} is a mount point, which no rename can replace; give a folder inside it")
+
+
+def _is_written(path: Path) -> bool:
+    if path.is_dir() and not path.is_symlink():
+        return path.name == WRITTEN_FOLDER and all(map(_is_written, path.iterdir()))
+    return path.is_file() and path.suffix in WRITTEN_SUFFIXES
 
 
 def require_room(target: Path, size: int) -> None:
@@ -104,8 +121,8 @@ def new_folder(target: Path, replaces: str | None = None) -> Iterator[Path]:
     `.<name>.tmp-*` may be left, which nothing ever loads and the next `new_folder` for the same target sweeps when its
     maker is gone.
     """
-    target = target.absolute()
     refuse_foreign(target, replaces)
+    target = target.resolve()  # a link stays, and the folder that it names is replaced
     target.parent.mkdir(parents=True, exist_ok=True)
     _sweep(target)
     work = Path(tempfile.mkdtemp(prefix=f".{target.name}.tmp-{os.getpid()}-", dir=target.parent))
@@ -117,6 +134,7 @@ def new_folder(target: Path, replaces: str | None = None) -> Iterator[Path]:
                 fsync_path(path)
         fsync_path(work)
         work.chmod(0o755)
+        refuse_foreign(target, replaces)  # again: what appeared meanwhile is not ours to remove
         if target.exists():
             replace(target, aside)
         replace(work, target)

@@ -11,6 +11,9 @@ from precast.errors import PrecastError
 MAX_BYTES = 256 << 20
 """Real tokenizers of 256k tokens, the largest JSON files of models, take about 35 MB."""
 
+MAX_CONFIG_BYTES = 4 << 20
+"""Real config.json files take a few KiB."""
+
 LFS_POINTER = b"version https://git-lfs"
 
 
@@ -37,9 +40,29 @@ def read_object(path: Path, error: type[PrecastError], *, optional: bool = False
     return value
 
 
+def read_config_object(path: Path, error: type[PrecastError]) -> dict[str, Any]:
+    """As `read_object`, for a config.json: small, and without NaN and infinite numbers, since it is written again."""
+    if path.is_file() and path.stat().st_size > MAX_CONFIG_BYTES:
+        raise error(f"{path} is larger than {MAX_CONFIG_BYTES >> 20} MiB: not a config")
+    value = read_object(path, error)
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        raise error(f"{path} holds NaN or an infinite number, which is not JSON; correct it") from None
+    return value
+
+
 def find_object(path: Path) -> dict[str, Any]:
     """The JSON object in `path`; {} when there is none that can be read."""
     try:
         return read_object(path, PrecastError)
+    except PrecastError:
+        return {}
+
+
+def find_config_object(path: Path) -> dict[str, Any]:
+    """As `find_object`, for a config.json."""
+    try:
+        return read_config_object(path, PrecastError) if path.is_file() else {}
     except PrecastError:
         return {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Unpack
 from precast._native import kernels
 from precast.checkpoint import FORMAT as CHECKPOINT_FORMAT
 from precast.errors import EngineError, PrecastError, SourceError
-from precast.json_file import find_object
+from precast.json_file import find_config_object
 from precast.progress import Progress, silent
 from precast.runtime import llm
 from precast.runtime.base_llm import RuntimeOptions
@@ -36,7 +37,7 @@ the other way gives about 0.03; a wrong layout gives more than 1."""
 
 def kind_of(path: Path) -> str:
     """ "engine", "checkpoint" or "source", by the `format` key of the folder's config.json."""
-    named = find_object(path / "config.json").get("format")
+    named = find_config_object(path / "config.json").get("format")
     return {ENGINE_FORMAT: "engine", CHECKPOINT_FORMAT: "checkpoint"}.get(str(named), "source")
 
 
@@ -47,7 +48,7 @@ def resolve(model: str | Path, progress: Progress = silent) -> Path:
         from precast.quantize.demo import fetch_demo
 
         return fetch_demo(build_cache.cache_dir(), progress)
-    path = Path(model).expanduser()
+    path = Path(os.path.expanduser(model))  # Path.expanduser raises where there is no such user
     if path.exists():
         return path
     text = str(model)

@@ -141,7 +141,7 @@ def test_dynamic_rope_makes_max_seq_len_part_of_the_numbers(tmp_path: Path) -> N
         build(tmp_path / "ckpt", tmp_path / str(length), BuildOptions(max_seq_len=length))
     numerics = [ids(tmp_path / str(length))[0] for length in (128, 256, 512)]
     assert numerics[0] == numerics[1] != numerics[2]  # positions are stretched beyond the trained length only
-    with pytest.raises(BuildError, match="513 must lie in 1 … 512"):
+    with pytest.raises(BuildError, match="513 must lie in 2 … 512"):
         build(tmp_path / "ckpt", tmp_path / "longer", BuildOptions(max_seq_len=513))
 
 
@@ -155,10 +155,12 @@ def test_auto_decides_the_cache_dtype(checkpoint: Checkpoint, tmp_path: Path) ->
 
 REFUSED: dict[str, tuple[BuildOptions, str]] = {
     "target": (BuildOptions(target="npu"), "npu"),
-    "max_seq_len 0": (BuildOptions(max_seq_len=0), r"max_seq_len 0 must lie in 1 … 2048"),
-    "max_seq_len beyond the model": (BuildOptions(max_seq_len=2049), "2049 must lie in 1 … 2048"),
+    "max_seq_len 0": (BuildOptions(max_seq_len=0), r"max_seq_len 0 must lie in 2 … 2048"),
+    "no room for an answer": (BuildOptions(max_seq_len=1), r"max_seq_len 1 must lie in 2 … 2048"),
+    "max_seq_len beyond the model": (BuildOptions(max_seq_len=2049), "2049 must lie in 2 … 2048"),
     "max_batch_size 0": (BuildOptions(max_batch_size=0), "max_batch_size 0"),
-    "max_num_tokens below the batch": (BuildOptions(max_batch_size=8, max_num_tokens=7), "max_num_tokens 7"),
+    "max_num_tokens below the batch": (BuildOptions(max_batch_size=40, max_num_tokens=39), "max_num_tokens 39"),
+    "max_num_tokens below a page": (BuildOptions(max_batch_size=1, max_num_tokens=31), "max_num_tokens 31"),
     "kv_cache_dtype": (BuildOptions(kv_cache_dtype="fp4"), "'fp4' is not supported"),
 }
 
@@ -172,8 +174,8 @@ def test_limits_that_cannot_work_are_refused(name: str, tied: Path, tmp_path: Pa
 
 
 def test_limits_at_the_border_work(tied: Path, tmp_path: Path) -> None:
-    build(tied, tmp_path / "a", BuildOptions(max_seq_len=2048, max_batch_size=8, max_num_tokens=8))
-    build(tied, tmp_path / "b", BuildOptions(max_seq_len=1, max_batch_size=1, max_num_tokens=1))
+    build(tied, tmp_path / "a", BuildOptions(max_seq_len=2048, max_batch_size=32, max_num_tokens=32))
+    build(tied, tmp_path / "b", BuildOptions(max_seq_len=2, max_batch_size=1, max_num_tokens=32))
 
 
 def test_a_full_disk_is_refused_with_the_numbers(tied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +196,7 @@ def test_too_little_memory_is_refused_with_the_numbers(tied: Path, tmp_path: Pat
 
 
 def test_estimates_are_recorded(tied: Path, tmp_path: Path) -> None:
-    build(tied, tmp_path / "engine", BuildOptions(max_seq_len=100, max_batch_size=2, max_num_tokens=10))
+    build(tied, tmp_path / "engine", BuildOptions(max_seq_len=100, max_batch_size=2, max_num_tokens=32))
     memory = json.loads((tmp_path / "engine" / "config.json").read_bytes())["memory"]
     # 2 layers of keys and values of 2 heads of 40 in bfloat16, 100 tokens in pages of 32
     assert memory["kv_per_sequence_bytes"] == 2 * 2 * 2 * 40 * 2 * 128

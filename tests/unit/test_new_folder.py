@@ -89,3 +89,36 @@ def test_a_file_and_a_dangling_link_are_never_replaced(tmp_path: Path) -> None:
 def test_parents_are_made_and_the_folder_is_readable(tmp_path: Path) -> None:
     make(tmp_path / "deep" / "er" / "a")
     assert (tmp_path / "deep" / "er" / "a").stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "model.gguf", "sources/weights.safetensors"])
+def test_strangers_inside_a_folder_of_ours_are_never_removed(name: str, tmp_path: Path) -> None:
+    make(tmp_path / "a", "old")
+    stranger = tmp_path / "a" / name
+    stranger.parent.mkdir(exist_ok=True)
+    stranger.write_text("mine")
+    with pytest.raises(PrecastError, match="holds other files"):
+        make(tmp_path / "a")
+    assert stranger.read_text() == "mine"
+
+
+def test_strangers_that_appear_meanwhile_are_never_removed(tmp_path: Path) -> None:
+    def overtaken() -> None:
+        with files.new_folder(tmp_path / "a"):
+            (tmp_path / "a").mkdir()
+            (tmp_path / "a" / "thesis.tex").write_text("mine")
+
+    with pytest.raises(PrecastError, match="holds other files"):
+        overtaken()
+    assert (tmp_path / "a" / "thesis.tex").read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_link_to_a_folder_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    make(tmp_path / "disk" / "real", "old")
+    (tmp_path / "link").symlink_to(tmp_path / "disk" / "real")
+    make(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert "new" in text(tmp_path / "disk" / "real")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["config.json", "disk", "link", "real"]
