@@ -85,19 +85,31 @@ class EngineWriter:
         self._written: list[Section] = []
         self._file = files.create(path)
 
-    def add(self, name: str, data: npt.NDArray[Any] | bytes) -> None:
-        """Writes the next section. Raises ValueError when name or length is not what was announced."""
+    def add(self, name: str, data: npt.NDArray[Any] | bytes | Iterator[npt.NDArray[Any]]) -> None:
+        """Writes the next section, whole or in parts that follow each other.
+
+        Raises ValueError when name or length is not what was announced.
+        """
         section = self._planned[len(self._written)]
-        raw = data if isinstance(data, bytes) else data.ravel().view("u1").data
-        view = memoryview(raw)
-        if section.name != name or section.length != len(view):
-            raise ValueError(f"section {name} ({len(view)} bytes) is not the announced {section}")
+        if section.name != name:
+            raise ValueError(f"section {name} is not the announced {section}")
         self._file.seek(section.offset)
-        checksums = []
-        for start in range(0, len(view), CHECKSUM_BLOCK):
-            block = view[start : start + CHECKSUM_BLOCK]
-            checksums.append(zlib.crc32(block))
-            files.write(self._file, block)
+        checksums, checksum, written = [], 0, 0
+        for part in data if isinstance(data, Iterator) else [data]:
+            view = memoryview(part if isinstance(part, bytes) else part.ravel().view("u1").data)
+            if written + len(view) > section.length:
+                raise ValueError(f"section {name} is longer than the announced {section}")
+            while len(view):
+                block = view[: CHECKSUM_BLOCK - written % CHECKSUM_BLOCK]
+                checksum = zlib.crc32(block, checksum)
+                files.write(self._file, block)
+                written += len(block)
+                if written % CHECKSUM_BLOCK == 0 or written == section.length:
+                    checksums.append(checksum)
+                    checksum = 0
+                view = view[len(block) :]
+        if written != section.length:
+            raise ValueError(f"section {name} ({written} bytes) is not the announced {section}")
         self._written.append(Section(name, section.tag, section.offset, section.length, tuple(checksums)))
 
     def close(self) -> None:

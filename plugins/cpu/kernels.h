@@ -73,16 +73,20 @@ struct AttentionShape {
   int32_t heads_per_kv;  // query heads that share one KV head
   float scale;           // multiplies q·k
   KvDType kv_dtype;
+  int32_t window;  // positions that a row sees, its own included; 0: all up to its own
+  float softcap;   // score ← softcap · tanh(score / softcap); 0: not
 };
 
-// Query rows of one sequence and one KV head. Row r stands at absolute position first_position + r and sees the keys of
-// positions 0 … first_position + r, all of which lie in pages already.
+// Query rows of one sequence and one KV head. Row r stands at absolute position p = first_position + r and sees the
+// keys of positions max(0, p − window + 1) … p (window 0: 0 … p), all of which lie in pages already.
 struct AttentionQuery {
   const float* q;  // row r, head h at q + r·ldq + h·head_size
   int64_t ldq;
   int32_t rows;
   int32_t first_position;
-  const void* const* pages;  // pages[j] holds positions 32j … 32j+31 of this layer and KV head
+  const void* const*
+      pages;  // pages[j] holds positions 32j … 32j+31 of this layer and KV head; what no row sees goes unread
+  const float* slopes;  // [heads_per_kv] ALiBi: score += slope · (position of the key − p); null: not
 };
 
 // Running softmax state of one (row, head): m the maximum, l the sum of exp(s − m), o[head_size] = Σ exp(s − m)·v.
@@ -123,6 +127,16 @@ struct KernelTable {
   void (*scale)(const float* x, float factor, int n, float* y);
   void (*add)(const float* x, const float* y, int n, float* z);
   void (*softcap)(const float* x, float cap, int n, float* y);
+  // --- one row's experts: the top_k of `experts` logits, of equal ones the lower id, as ids in rising order; their
+  // weights are the softmax over all, divided by their sum when `normalize`. A NaN comes last and makes all weights
+  // NaN.
+  void (*moe_route)(const float* logits, int experts, int top_k, bool normalize, int32_t* ids, float* weights);
+  // y = Σ weights[i] · x[i] over i = 0 … count − 1, in that order, from zero; y may be an x.
+  void (*weighted_sum)(const float* const* x, const float* weights, int count, int n, float* y);
+  void (*sigmoid)(const float* x, int n, float* y);
+
+  // --- one row of n: y = x between −limit and limit; NaN stays NaN. y may be x.
+  void (*clip)(const float* x, float limit, int n, float* y);
 
   // --- one row of n: y = (x − mean) · rsqrt(variance + eps) · gain + bias (null: 1 and 0). y may be x.
   void (*layer_norm)(const float* x, const float* gain, const float* bias, float eps, int n, float* y);

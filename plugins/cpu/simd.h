@@ -143,6 +143,12 @@ inline F32 exp(F32 x) {
 #endif
 }
 
+// 0, 1, 2, … in the lanes
+inline F32 iota() {
+  alignas(64) static constexpr float kNumbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  return load(kNumbers);
+}
+
 // a where x < 0, otherwise b
 inline F32 where_negative(F32 x, F32 a, F32 b) {
 #if defined(PRECAST_ISA_AVX512)

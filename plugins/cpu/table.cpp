@@ -23,6 +23,12 @@ void gated_activation(Activation kind, const float* gate, const float* up, int n
 void scale(const float* x, float factor, int n, float* y);
 void add(const float* x, const float* y, int n, float* z);
 void softcap(const float* x, float cap, int n, float* y);
+// plugins/moe/cpu
+void moe_route(const float* logits, int experts, int top_k, bool normalize, int32_t* ids, float* weights);
+void weighted_sum(const float* const* x, const float* weights, int count, int n, float* y);
+void sigmoid(const float* x, int n, float* y);
+// plugins/qk_norm/cpu
+void clip(const float* x, float limit, int n, float* y);
 // plugins/layer_norm/cpu
 void layer_norm(const float* x, const float* gain, const float* bias, float eps, int n, float* y);
 // plugins/rms_norm/cpu
@@ -57,6 +63,10 @@ const KernelTable kTable = {
     .scale = scale,
     .add = add,
     .softcap = softcap,
+    .moe_route = moe_route,
+    .weighted_sum = weighted_sum,
+    .sigmoid = sigmoid,
+    .clip = clip,
     .layer_norm = layer_norm,
     .rms_norm = rms_norm,
     .rope = rope,

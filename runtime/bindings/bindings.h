@@ -9,7 +9,7 @@
 namespace precast {
 
 void bind_isa(nanobind::module_& m);
-void bind_elementwise_kernels(nanobind::module_& m);  // activations, scale, add, softcap
+void bind_elementwise_kernels(nanobind::module_& m);  // activations, scale, add, softcap, clip, routing
 void bind_linear_kernels(nanobind::module_& m);       // linear, quantize, gather
 void bind_attention_kernels(nanobind::module_& m);    // norms, rope, kv_append, paged_attention
 void bind_engine(nanobind::module_& m);               // engine files and the CPU backend

@@ -75,13 +75,16 @@ void kv_append(const std::string& level, const Blocks& blocks, int page, int slo
 
 void attention_partial(const std::string& level, const Read<float, 3>& q, const ReadBlocks& blocks,
                        const Read<int32_t, 1>& block_table, int first_position, float scale, int split,
-                       const Write<float, 2>& partial) {
+                       const Write<float, 2>& partial, int window, float softcap,
+                       const std::optional<Read<float, 1>>& slopes) {
   const size_t rows = q.shape(0), heads = q.shape(1), head_size = q.shape(2);
   const KvDType dtype = kv_dtype(blocks, head_size);
   require(rows >= 1 && rows <= 4096 && heads >= 1 && heads <= 4096, "q has no rows or heads, or too many");
   require(first_position >= 0 && split >= 0 && split < 1 << 20, "the position or the split is negative, or too large");
   const size_t last = static_cast<size_t>(first_position) + rows - 1;
   require(last / kPageTokens < block_table.shape(0), "the block table is too short");
+  require(window >= 0 && softcap >= 0 && (!slopes || slopes->shape(0) == heads),
+          "the window or the cap is negative, or there is not one slope per head");
   require(partial.shape(0) == rows * heads && partial.shape(1) == head_size + 2, "partial is not [rows·heads][2 + D]");
   std::vector<const void*> pages(std::max<size_t>(block_table.shape(0), (split + 1) * kContextSplit / kPageTokens));
   for (size_t j = 0; j < block_table.shape(0); ++j) {
@@ -91,12 +94,13 @@ void attention_partial(const std::string& level, const Read<float, 3>& q, const 
         static_cast<const std::byte*>(blocks.data()) + static_cast<size_t>(page) * blocks.shape(1) * blocks.itemsize();
   }
   const KernelTable& table = kernel_table(level);
-  const AttentionShape shape{static_cast<int32_t>(head_size), static_cast<int32_t>(heads), scale, dtype};
+  const AttentionShape shape{
+      static_cast<int32_t>(head_size), static_cast<int32_t>(heads), scale, dtype, window, softcap};
   std::vector<float> scratch(static_cast<size_t>(table.attention_scratch_floats(shape, static_cast<int>(rows))));
-  table.attention_partial(
-      shape,
-      {q.data(), static_cast<int64_t>(heads * head_size), static_cast<int32_t>(rows), first_position, pages.data()},
-      split, partial.data(), scratch.data());
+  table.attention_partial(shape,
+                          {q.data(), static_cast<int64_t>(heads * head_size), static_cast<int32_t>(rows),
+                           first_position, pages.data(), slopes ? slopes->data() : nullptr},
+                          split, partial.data(), scratch.data());
 }
 
 void attention_merge(const std::string& level, const Write<float, 2>& state, const Read<float, 2>& partial) {
@@ -126,7 +130,7 @@ void bind_attention_kernels(nb::module_& m) {
         "Writes k, v f32 [head_size] to a slot of blocks [pages][2·32·head_size].");
   m.def(
       "attention_partial", &attention_partial, "level"_a, "q"_a, "blocks"_a, "block_table"_a, "first_position"_a,
-      "scale"_a, "split"_a, "partial"_a,
+      "scale"_a, "split"_a, "partial"_a, "window"_a = 0, "softcap"_a = 0.0f, "slopes"_a = nb::none(),
       "One context split for q f32 [rows][heads of one KV head][head_size] → partial f32 [rows·heads][2 + head_size].");
   m.def("attention_merge", &attention_merge, "level"_a, "state"_a, "partial"_a, "Merges a later split into state.");
   m.def("attention_finish", &attention_finish, "level"_a, "state"_a, "out"_a, "out f32 [rows·heads][head_size].");

@@ -48,6 +48,24 @@ void bind_elementwise_kernels(nb::module_& m) {
       },
       "level"_a, "kind"_a, "gate"_a, "up"_a, "y"_a, "y f32 [n] = activation(gate) · up.");
   m.def(
+      "moe_route",
+      [](const std::string& level, const Row& logits, bool normalize, const Write<int32_t, 1>& ids,
+         const RowOut& weights) {
+        require(ids.shape(0) >= 1 && ids.shape(0) <= logits.shape(0) && logits.shape(0) <= 1u << 16 &&
+                    weights.shape(0) == ids.shape(0),
+                "ids and weights differ in length, are empty, or are more than there are experts");
+        kernel_table(level).moe_route(logits.data(), static_cast<int>(logits.shape(0)), static_cast<int>(ids.shape(0)),
+                                      normalize, ids.data(), weights.data());
+      },
+      "level"_a, "logits"_a, "normalize"_a, "ids"_a, "weights"_a,
+      "ids i32 and weights f32 [top_k] of the chosen experts, from router logits f32 [experts].");
+  m.def(
+      "sigmoid",
+      [](const std::string& level, const Row& x, const RowOut& y) {
+        kernel_table(level).sigmoid(x.data(), length(x, y), y.data());
+      },
+      "level"_a, "x"_a, "y"_a, "y f32 [n] = 1 / (1 + e^−x).");
+  m.def(
       "scale",
       [](const std::string& level, const Row& x, float factor, const RowOut& y) {
         kernel_table(level).scale(x.data(), factor, length(x, y), y.data());
@@ -61,6 +79,12 @@ void bind_elementwise_kernels(nb::module_& m) {
         kernel_table(level).add(x.data(), y.data(), n, z.data());
       },
       "level"_a, "x"_a, "y"_a, "z"_a, "z f32 [n] = x + y.");
+  m.def(
+      "clip",
+      [](const std::string& level, const Row& x, float limit, const RowOut& y) {
+        kernel_table(level).clip(x.data(), limit, length(x, y), y.data());
+      },
+      "level"_a, "x"_a, "limit"_a, "y"_a, "y f32 [n] = x between −limit and limit.");
   m.def(
       "softcap",
       [](const std::string& level, const Row& x, float cap, const RowOut& y) {

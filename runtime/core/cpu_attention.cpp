@@ -13,8 +13,17 @@ class PagedAttention final : public CpuOp {
         out_(maker.f32_output(columns(context_.model), false)),
         layer_(maker.layer()) {
     const CpuModel& model = context_.model;
-    shape_ = {model.head_size, model.heads_per_kv(), static_cast<float>(maker.op.attributes.real("scale")),
-              model.kv_dtype};
+    const Attributes& attributes = maker.op.attributes;
+    shape_ = {.head_size = model.head_size,
+              .heads_per_kv = model.heads_per_kv(),
+              .scale = maker.f32_attribute("scale"),
+              .kv_dtype = model.kv_dtype,
+              .window = static_cast<int32_t>(attributes.integer("window", 0, 1 << 30)),
+              .softcap = maker.f32_attribute("softcap")};
+    CpuOpMaker::expect(shape_.softcap >= 0, "attribute softcap is negative");
+    const bool alibi = attributes.integer("alibi", 0, 1) == 1;
+    maker.expect_counts(1, alibi ? 1 : 0);
+    if (alibi) slopes_ = maker.vector(0, model.num_heads);
     stride_ = attention_partial_floats(model.head_size);
     const int64_t lines = int64_t{context_.attention.limits.tile_rows} * shape_.heads_per_kv;
     pages_bytes_ = round_up(int64_t{8} * model.max_pages(), 64);
@@ -55,14 +64,21 @@ class PagedAttention final : public CpuOp {
 
   int count(const AttentionTile& tile) const { return tile.rows * shape_.heads_per_kv; }
 
+  // The first position that a row of the tile sees; splits before it are skipped.
+  int first_seen(const AttentionTile& tile) const {
+    return shape_.window == 0 ? 0 : std::max(0, tile.first_position - shape_.window + 1);
+  }
+
   void partial(const AttentionTile& tile, int head, int split, const Scratch& s, float* to) const {
     constexpr int kSplitPages = kContextSplit / kPageTokens;
     const int pages = (tile.first_position + tile.rows - 1) / kPageTokens + 1;
-    for (int j = split * kSplitPages; j < std::min(pages, (split + 1) * kSplitPages); ++j) {
+    for (int j = std::max(split * kSplitPages, first_seen(tile) / kPageTokens);
+         j < std::min(pages, (split + 1) * kSplitPages); ++j) {
       s.pages[j] = context_.pages.block(tile.pages[j], layer_, head);
     }
     const float* q = q_.row(tile.first_row) + int64_t{head} * shape_.heads_per_kv * shape_.head_size;
-    context_.kernels.attention_partial(shape_, {q, q_.ld, tile.rows, tile.first_position, s.pages}, split, to,
+    const float* slopes = slopes_ == nullptr ? nullptr : slopes_ + int64_t{head} * shape_.heads_per_kv;
+    context_.kernels.attention_partial(shape_, {q, q_.ld, tile.rows, tile.first_position, s.pages, slopes}, split, to,
                                        s.kernel);
   }
 
@@ -85,7 +101,7 @@ class PagedAttention final : public CpuOp {
 
   void run_tile(const AttentionTile& tile, int head, const Scratch& s) const {
     clear(tile, s.state);
-    for (int split = 0; split < tile.splits; ++split) {
+    for (int split = first_seen(tile) / kContextSplit; split < tile.splits; ++split) {
       partial(tile, head, split, s, s.partial);
       merge(tile, s.state, s.partial);
     }
@@ -97,12 +113,13 @@ class PagedAttention final : public CpuOp {
     const int64_t heads = context_.model.num_kv_heads, size = count(tile) * stride_;
     float* first = reinterpret_cast<float*>(context_.attention.partials.data()) +
                    (tile.partials * heads + int64_t{head} * tile.splits * tile.rows) * shape_.heads_per_kv * stride_;
-    partial(tile, head, item.split, s, first + item.split * size);
+    const int first_split = first_seen(tile) / kContextSplit;
+    if (item.split >= first_split) partial(tile, head, item.split, s, first + item.split * size);
     std::atomic<int32_t>& done = context_.attention.done[static_cast<size_t>(item.tile * heads + head)];
     if (done.fetch_add(1, std::memory_order_acq_rel) + 1 < tile.splits) return;
     done.store(0, std::memory_order_relaxed);
     clear(tile, s.state);
-    for (int split = 0; split < tile.splits; ++split) merge(tile, s.state, first + split * size);
+    for (int split = first_split; split < tile.splits; ++split) merge(tile, s.state, first + split * size);
     finish(tile, head, s.state);
   }
 
@@ -110,13 +127,14 @@ class PagedAttention final : public CpuOp {
   const CpuValue &q_, &out_;
   int layer_;
   AttentionShape shape_;
+  const float* slopes_ = nullptr;  // [num_heads]
   int64_t stride_, pages_bytes_, state_floats_, kernel_floats_;
 };
 
 }  // namespace
 
 std::unique_ptr<CpuOp> make_paged_attention(const CpuOpMaker& maker) {
-  maker.expect_counts(1, 0);
+  maker.expect_counts(1, maker.op.weights.size());
   return std::make_unique<PagedAttention>(maker);
 }
 

@@ -36,11 +36,9 @@ CpuModel read_model(const Attributes& a) {
   model.num_heads = integer("num_heads", 1, 1 << 12);
   model.num_kv_heads = integer("num_kv_heads", 1, model.num_heads);
   model.head_size = integer("head_size", 1, 1 << 12);
-  model.rotary_dim = integer("rotary_dim", 0, model.head_size);
   const std::string& dtype = a.text("kv_cache_dtype");
   CpuOpMaker::expect(dtype == "float32" || dtype == "bfloat16", "kv_cache_dtype " + dtype + " is unknown");
   CpuOpMaker::expect(model.num_heads % model.num_kv_heads == 0, "num_heads is no multiple of num_kv_heads");
-  CpuOpMaker::expect(model.rotary_dim % 2 == 0, "rotary_dim is odd");
   model.kv_dtype = dtype == "float32" ? KvDType::f32 : KvDType::bf16;
   return model;
 }
@@ -98,9 +96,8 @@ CpuValue make_value(const PlanBuffer& buffer, const KernelTable& kernels) {
   if (buffer.quantized) {
     CpuOpMaker::expect(buffer.group % 4 == 0, "buffer " + buffer.name + " has a group that is no multiple of 4");
     const int64_t k = padded_k(WeightKind::i8, buffer.columns, buffer.group);
-    const int64_t rows = kernels.tile_rows_i8, groups = buffer.group == 0 ? 1 : k / buffer.group;
     value.k = static_cast<int32_t>(k);
-    value.tile_bytes = round_up(k * rows, 64) + 2 * round_up(4 * groups * rows, 64);
+    value.tile_bytes = quantized_tile_bytes(k, buffer.group, kernels.tile_rows_i8);
   } else {
     value.ld = round_up(buffer.columns, kPanel);
   }
@@ -118,7 +115,8 @@ class CpuBackend final : public Backend {
                  .values = {},
                  .rope_tables = {},
                  .attention = {},
-                 .scratch = {}} {
+                 .scratch = {},
+                 .workspace = {}} {
     context_.model.limits.page_bytes = context_.pages.page_bytes();
     plan_arena();
     plan_attention();
@@ -215,23 +213,28 @@ class CpuBackend final : public Backend {
 
   void make_ops() {
     const Plan& plan = context_.file->plan();
-    int64_t scratch = 0;
+    int64_t scratch = 0, workspace = 0;
     for (size_t i = 0; i < plan.ops.size(); ++i) {
       try {
         ops_.push_back(CpuOpMaker(context_, plan.ops[i]).make());
         scratch = std::max(scratch, ops_.back()->scratch_bytes());
+        workspace = std::max(workspace, ops_.back()->workspace_bytes());
+        CpuOpMaker::expect(workspace <= kMaxArenaBytes, "its activations take more memory than any machine has");
       } catch (const EngineError& error) {
         throw EngineError(name_of(plan, i) + ": " + error.what());
       }
     }
+    context_.workspace = Memory(static_cast<size_t>(workspace));
     for (int i = 0; i < context_.pool.num_threads(); ++i) context_.scratch.emplace_back(static_cast<size_t>(scratch));
   }
 
   void place_rope_tables() {
-    const int64_t floats = int64_t{limits().max_num_tokens} * (context_.model.rotary_dim / 2);
-    rope_memory_ = Memory(context_.rope_tables.size() * 2 * static_cast<size_t>(floats) * 4);
+    int64_t total = 0;
+    for (const RopeTable& table : context_.rope_tables) total += table.floats(limits().max_num_tokens);
+    rope_memory_ = Memory(2 * static_cast<size_t>(total) * 4);
     auto* p = reinterpret_cast<float*>(rope_memory_.data());
     for (RopeTable& table : context_.rope_tables) {
+      const int64_t floats = table.floats(limits().max_num_tokens);
       table.cos = p;
       table.sin = p + floats;
       p += 2 * floats;
@@ -240,8 +243,8 @@ class CpuBackend final : public Backend {
 
   // The angle is rounded to f32, as the frameworks that trained the models do; its cosine and sine are not.
   void compute_rope_tables() {
-    const int64_t half = context_.model.rotary_dim / 2;
     for (const RopeTable& table : context_.rope_tables) {
+      const int64_t half = table.rotary_dim / 2;
       context_.for_rows(static_cast<int64_t>(positions_.size()), 16 * half, 1, [&](int64_t begin, int64_t end, int) {
         for (int64_t i = begin * half; i < end * half; ++i) {
           const float angle =

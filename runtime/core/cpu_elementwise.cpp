@@ -1,6 +1,4 @@
 // Ops that work on each element alone. They may write over an input and work on the logits.
-#include <cmath>
-
 #include "runtime/core/cpu_op_maker.h"
 
 namespace precast {
@@ -39,26 +37,19 @@ std::unique_ptr<CpuOp> make(const CpuOpMaker& maker, size_t inputs, const Fn& fn
   return std::make_unique<Elementwise<Fn>>(maker, inputs, fn);
 }
 
-// A number of the model, as the kernels take it.
-float f32_attribute(const CpuOpMaker& maker, const std::string& key) {
-  const auto value = static_cast<float>(maker.op.attributes.real(key));
-  CpuOpMaker::expect(std::isfinite(value), "attribute " + key + " is beyond f32");
-  return value;
-}
-
 }  // namespace
 
 std::unique_ptr<CpuOp> make_scale(const CpuOpMaker& maker) {
   const auto kernel = maker.context.kernels.scale;
   return make(maker, 1,
-              [kernel, factor = f32_attribute(maker, "factor")](const float* x, const float*, int n, float* y) {
+              [kernel, factor = maker.f32_attribute("factor")](const float* x, const float*, int n, float* y) {
                 kernel(x, factor, n, y);
               });
 }
 
 std::unique_ptr<CpuOp> make_softcap(const CpuOpMaker& maker) {
   const auto kernel = maker.context.kernels.softcap;
-  const float cap = f32_attribute(maker, "cap");
+  const float cap = maker.f32_attribute("cap");
   CpuOpMaker::expect(cap > 0, "attribute cap is not positive");
   return make(maker, 1, [kernel, cap](const float* x, const float*, int n, float* y) { kernel(x, cap, n, y); });
 }

@@ -1,5 +1,4 @@
 // embed and gather_rows: ops that pick rows.
-#include <cmath>
 #include <cstring>
 #include <optional>
 
@@ -47,9 +46,8 @@ class Embed final : public CpuOp {
   explicit Embed(const CpuOpMaker& maker)
       : context_(maker.context),
         out_(maker.f32_output(maker.output().columns, false)),
-        scale_(static_cast<float>(maker.op.attributes.real("scale"))) {
+        scale_(maker.f32_attribute("scale")) {
     const bool learned_positions = maker.op.attributes.integer("learned_positions", 0, 1) == 1;
-    CpuOpMaker::expect(std::isfinite(scale_), "attribute scale is beyond f32");
     CpuOpMaker::expect(!maker.op.weights.empty(), "it has no table");
     const Section& section = maker.section(0);
     size_t weights = 1;

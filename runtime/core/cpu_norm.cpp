@@ -15,7 +15,7 @@ class Norm {
       : kernels_(maker.context.kernels),
         columns_(columns),
         layer_norm_(maker.op.kernel == "layer_norm"),
-        epsilon_(static_cast<float>(maker.op.attributes.real("epsilon"))) {
+        epsilon_(maker.f32_attribute("epsilon")) {
     CpuOpMaker::expect(epsilon_ >= 0, "attribute epsilon is negative");
     const auto has = [&maker](const char* key) { return maker.op.attributes.integer(key, 0, 1) == 1; };
     const bool gain = layer_norm_ ? has("has_gain") : !maker.op.weights.empty();

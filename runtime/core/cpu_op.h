@@ -27,10 +27,16 @@ inline int64_t even_tile_rows(int64_t rows, int64_t most) {
   return rows == 0 ? most : divide_up(rows, divide_up(rows, most));
 }
 
+// Bytes of a QuantizedTile of `rows` rows of k columns, as CpuContext::tile lays it out.
+inline int64_t quantized_tile_bytes(int64_t k, int64_t group, int64_t rows) {
+  const int64_t groups = group == 0 ? 1 : k / group;
+  return round_up(k * rows, 64) + 2 * round_up(4 * groups * rows, 64);
+}
+
 // The model, as the plan's attributes say.
 struct CpuModel {
   ModelLimits limits;
-  int32_t num_layers, num_heads, num_kv_heads, head_size, rotary_dim;
+  int32_t num_layers, num_heads, num_kv_heads, head_size;
   KvDType kv_dtype;
 
   int32_t heads_per_kv() const { return num_heads / num_kv_heads; }
@@ -56,7 +62,10 @@ struct CpuValue {
 struct RopeTable {
   const float* inverse_frequencies;
   double attention_factor;
+  int32_t rotary_dim;
   float *cos, *sin;
+
+  int64_t floats(int64_t rows) const { return rows * (rotary_dim / 2); }
 };
 
 // The step that runs.
@@ -91,6 +100,7 @@ struct CpuContext {
   std::vector<RopeTable> rope_tables;
   AttentionWorkspace attention;
   std::vector<Memory> scratch;  // by thread
+  Memory workspace;             // of the op that runs
 
   std::byte* scratch_of(int thread) const { return scratch[static_cast<size_t>(thread)].data(); }
 
@@ -125,6 +135,8 @@ class CpuOp {
   virtual void run(const CpuStep& step) = 0;
   // What it uses of each thread's scratch memory.
   virtual int64_t scratch_bytes() const { return 0; }
+  // What it uses of the workspace, which all ops share: nothing in it lasts from op to op.
+  virtual int64_t workspace_bytes() const { return 0; }
 };
 
 }  // namespace precast

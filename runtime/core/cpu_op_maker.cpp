@@ -1,5 +1,6 @@
 #include "runtime/core/cpu_op_maker.h"
 
+#include <cmath>
 #include <map>
 #include <string>
 
@@ -21,6 +22,7 @@ std::unique_ptr<CpuOp> CpuOpMaker::make() const {
       {"gather_rows", make_gather_rows},
       {"layer_norm", make_layer_norm},
       {"linear", make_linear},
+      {"moe", make_moe},
       {"paged_attention", make_paged_attention},
       {"quantize", make_quantize},
       {"rms_norm", make_rms_norm},
@@ -95,6 +97,12 @@ const float* CpuOpMaker::vector(size_t i, int64_t n) const {
   return reinterpret_cast<const float*>(context.file->bytes(s).data());
 }
 
+float CpuOpMaker::f32_attribute(const std::string& key) const {
+  const auto value = static_cast<float>(op.attributes.real(key));
+  expect(std::isfinite(value), "attribute " + key + " is beyond f32");
+  return value;
+}
+
 int CpuOpMaker::layer() const {
   return static_cast<int>(op.attributes.integer("layer", 0, context.model.num_layers - 1));
 }
@@ -125,7 +133,8 @@ LinearWeights packed_weights(const CpuOpMaker& maker, const Section& section, in
                              int32_t group, const float* scale) {
   const WeightKind kind = weight_kind(maker, section);
   const int64_t bytes = kind == WeightKind::i8 ? 1 : kind == WeightKind::bf16 ? 2 : 4;
-  CpuOpMaker::expect(section.length == static_cast<uint64_t>(padded_n * padded_k * bytes),
+  const auto row_bytes = static_cast<uint64_t>(padded_k * bytes);  // the product with padded_n might not fit 64 bits
+  CpuOpMaker::expect(section.length % row_bytes == 0 && section.length / row_bytes == static_cast<uint64_t>(padded_n),
                      "section " + section.name + " has " + std::to_string(section.length) +
                          " bytes, which is not what " + std::to_string(padded_n) + " × " + std::to_string(padded_k) +
                          " weights of layout " + section.tag + " take");

@@ -28,7 +28,8 @@ class CpuOpMaker {
   const CpuValue& output() const;
   const CpuValue& f32_output(int64_t columns, bool sampled_rows) const;
   const Section& section(size_t i) const;
-  const float* vector(size_t i, int64_t n) const;  // a section of layout vector.f32 with n values
+  const float* vector(size_t i, int64_t n) const;     // a section of layout vector.f32 with n values
+  float f32_attribute(const std::string& key) const;  // finite
   int layer() const;
   Activation activation() const;  // the function that the attribute "activation" names
 };
@@ -50,6 +51,7 @@ std::unique_ptr<CpuOp> make_gated_activation(const CpuOpMaker& maker);
 std::unique_ptr<CpuOp> make_scale(const CpuOpMaker& maker);
 std::unique_ptr<CpuOp> make_add(const CpuOpMaker& maker);
 std::unique_ptr<CpuOp> make_softcap(const CpuOpMaker& maker);
+std::unique_ptr<CpuOp> make_moe(const CpuOpMaker& maker);
 std::unique_ptr<CpuOp> make_embed(const CpuOpMaker& maker);
 std::unique_ptr<CpuOp> make_gather_rows(const CpuOpMaker& maker);
 std::unique_ptr<CpuOp> make_rms_norm(const CpuOpMaker& maker);

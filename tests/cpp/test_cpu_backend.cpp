@@ -19,7 +19,7 @@ namespace precast {
 namespace {
 
 constexpr int kVocab = 50, kHidden = 32, kHeads = 4, kKvHeads = 2, kHeadSize = 8,
-              kQkv = (kHeads + 2 * kKvHeads) * kHeadSize;
+              kQkv = (kHeads + 2 * kKvHeads) * kHeadSize, kExperts = 6, kExpert = 16;
 
 struct Buffer {
   const char* name;
@@ -55,18 +55,78 @@ void linear(ByteWriter& w, const std::vector<uint32_t>& inputs, uint32_t output,
   attribute(w, "epilogue", epilogue);
 }
 
-// x = embed; y = x + dense(attention(qkv(norm(x)))); logits = head(norm(rows of y)). Each buffer has its own slot.
-std::vector<uint8_t> plan_bytes(const std::string& isa) {
-  ByteWriter w;
-  w.number<uint32_t>(12);
+// Whether the model has what Llama lacks: learned positions, layer norms, norms of q and k, windows, caps, slopes,
+// experts, and capped logits.
+enum class Kind { plain, rich };
+
+void model_attributes(ByteWriter& w, const std::string& isa) {
+  w.number<uint32_t>(11);
   attribute(w, "isa", isa.c_str());
   attribute(w, "kv_cache_dtype", "bfloat16");
   const std::pair<const char*, int64_t> sizes[] = {
-      {"vocab_size", kVocab},     {"hidden_size", kHidden}, {"num_layers", 1}, {"num_heads", kHeads},
-      {"num_kv_heads", kKvHeads}, {"head_size", kHeadSize}, {"rotary_dim", 8}, {"max_batch_size", 8},
-      {"max_num_tokens", 600},    {"max_seq_len", 1024},
+      {"vocab_size", kVocab}, {"hidden_size", kHidden},   {"num_layers", 1},
+      {"num_heads", kHeads},  {"num_kv_heads", kKvHeads}, {"head_size", kHeadSize},
+      {"max_batch_size", 8},  {"max_num_tokens", 600},    {"max_seq_len", 1024},
   };
   for (const auto& [key, value] : sizes) attribute(w, key, value);
+}
+
+void embed(ByteWriter& w, Kind kind) {
+  op(w, "embed", {}, 0,
+     kind == Kind::rich ? std::vector<std::string>{"table", "positions"} : std::vector<std::string>{"table"}, 2);
+  attribute(w, "scale", kind == Kind::rich ? 1.5 : 1.0);
+  attribute(w, "learned_positions", int64_t{kind == Kind::rich});
+}
+
+void norm(ByteWriter& w, Kind kind, uint32_t input, uint32_t output) {
+  if (kind == Kind::plain) {
+    op(w, "rms_norm", {input}, output, {"gain"}, 1);
+  } else {
+    op(w, "layer_norm", {input}, output, {"gain", "gain"}, 3);
+    attribute(w, "has_gain", int64_t{1});
+    attribute(w, "has_bias", int64_t{1});
+  }
+  attribute(w, "epsilon", 1e-5);
+}
+
+void attention(ByteWriter& w, Kind kind, uint32_t qkv, uint32_t q, uint32_t y) {
+  const bool rich = kind == Kind::rich;
+  op(w, "rope_kv_append", {qkv}, q,
+     rich ? std::vector<std::string>{"frequencies", "head_gain", "head_gain"} : std::vector<std::string>{"frequencies"},
+     6);
+  attribute(w, "layer", int64_t{0});
+  attribute(w, "rotary_dim", int64_t{8});
+  attribute(w, "attention_factor", 1.0);
+  attribute(w, "clip", rich ? 2.0 : 0.0);
+  attribute(w, "qk_norm", rich ? "rms_head" : "none");
+  attribute(w, "epsilon", 1e-5);
+  op(w, "paged_attention", {q}, y, rich ? std::vector<std::string>{"slopes"} : std::vector<std::string>{}, 5);
+  attribute(w, "layer", int64_t{0});
+  attribute(w, "scale", 0.35);
+  attribute(w, "window", int64_t{rich ? 300 : 0});
+  attribute(w, "softcap", rich ? 5.0 : 0.0);
+  attribute(w, "alibi", int64_t{rich});
+}
+
+void moe(ByteWriter& w, uint32_t input, uint32_t output) {
+  op(w, "moe", {input}, output,
+     {"router", "gate_up", "gate_up.scale", "proj", "shared.gate_up", "shared.proj", "shared.gate"}, 8);
+  attribute(w, "num_experts", int64_t{kExperts});
+  attribute(w, "top_k", int64_t{2});
+  attribute(w, "norm_topk_prob", int64_t{1});
+  attribute(w, "intermediate_size", int64_t{kExpert});
+  attribute(w, "shared_intermediate_size", int64_t{kExpert});
+  attribute(w, "shared_gate", int64_t{1});
+  attribute(w, "activation", "gelu");
+  attribute(w, "activation_group_size", int64_t{0});
+}
+
+// x = embed; y = x + dense(attention(qkv(norm(x)))); [y = experts(y);] logits = head(norm(rows of y)). Each buffer has
+// its own slot, but for the logits, which a softcap bounds in place.
+std::vector<uint8_t> plan_bytes(const std::string& isa, Kind kind) {
+  const bool rich = kind == Kind::rich;
+  ByteWriter w;
+  model_attributes(w, isa);
   const Buffer buffers[] = {{"x", false, false, kHidden},
                             {"normed", true, false, kHidden},
                             {"qkv", false, false, kQkv},
@@ -75,30 +135,28 @@ std::vector<uint8_t> plan_bytes(const std::string& isa) {
                             {"y", false, false, kHidden},
                             {"last", false, true, kHidden},
                             {"last.normed", false, true, kHidden},
-                            {"logits", false, true, kVocab}};
+                            {"experts", false, false, kHidden},
+                            {"logits", false, true, kVocab},
+                            {"capped", false, true, kVocab}};
   w.number<uint32_t>(std::size(buffers));
   for (uint32_t i = 0; i < std::size(buffers); ++i) {
     w.text(buffers[i].name).number<uint8_t>(buffers[i].quantized).number<uint8_t>(buffers[i].sampled);
-    w.number<uint32_t>(buffers[i].columns).number<int32_t>(0).number<uint32_t>(i);
+    w.number<uint32_t>(buffers[i].columns).number<int32_t>(0).number<uint32_t>(std::min(i, 9u));
   }
-  w.number<uint32_t>(9);
-  op(w, "embed", {}, 0, {"table"}, 2);
-  attribute(w, "scale", 1.0);
-  attribute(w, "learned_positions", int64_t{0});
-  op(w, "rms_norm", {0}, 1, {"gain"}, 1);
-  attribute(w, "epsilon", 1e-5);
+  w.number<uint32_t>(rich ? 11 : 9);
+  embed(w, kind);
+  norm(w, kind, 0, 1);
   linear(w, {1}, 2, {"qkv", "qkv.scale"}, kQkv, kHidden, "none");
-  op(w, "rope_kv_append", {2}, 3, {"frequencies"}, 2);
-  attribute(w, "layer", int64_t{0});
-  attribute(w, "attention_factor", 1.0);
-  op(w, "paged_attention", {3}, 4, {}, 2);
-  attribute(w, "layer", int64_t{0});
-  attribute(w, "scale", 0.35);
+  attention(w, kind, 2, 3, 4);
   linear(w, {4, 0}, 5, {"dense"}, kHidden, kHeads * kHeadSize, "add");
-  op(w, "gather_rows", {5}, 6, {}, 0);
-  op(w, "rms_norm", {6}, 7, {}, 1);
-  attribute(w, "epsilon", 1e-5);
-  linear(w, {7}, 8, {"head"}, kVocab, kHidden, "none");
+  if (rich) moe(w, 5, 8);
+  op(w, "gather_rows", {rich ? 8u : 5u}, 6, {}, 0);
+  norm(w, kind, 6, 7);
+  linear(w, {7}, 9, {"head"}, kVocab, kHidden, "none");
+  if (rich) {
+    op(w, "softcap", {9}, 10, {}, 1);
+    attribute(w, "cap", 3.0);
+  }
   return w.bytes;
 }
 
@@ -109,18 +167,37 @@ std::vector<uint8_t> random_floats(size_t n, uint32_t seed) {
   return w.bytes;
 }
 
-std::shared_ptr<const EngineFile> small_model() {
+// Packed int8 weights, and scales for them.
+std::vector<uint8_t> random_bytes(size_t n) {
+  std::vector<uint8_t> bytes(n);
+  for (size_t i = 0; i < n; ++i) bytes[i] = static_cast<uint8_t>(i * 37 % 251 + 2);
+  return bytes;
+}
+std::vector<uint8_t> equal_floats(size_t n, float value) {
+  ByteWriter w;
+  for (size_t i = 0; i < n; ++i) w.number(value);
+  return w.bytes;
+}
+
+std::shared_ptr<const EngineFile> small_model(Kind kind) {
   const std::string isa = isa_level();
-  std::vector<uint8_t> weights(static_cast<size_t>(kQkv) * kHidden);
-  for (size_t i = 0; i < weights.size(); ++i) weights[i] = static_cast<uint8_t>(i * 37 % 251 + 2);
-  ByteWriter scales;
-  for (int i = 0; i < kQkv; ++i) scales.number(0.01f);
+  const std::string i8 = isa == "avx512" ? "panel16x4.u8" : "panel16x4.s8";
   const std::vector<uint8_t> file = engine_bytes({
-      {"plan", "plan.v0", plan_bytes(isa)},
+      {"plan", "plan.v0", plan_bytes(isa, kind)},
       {"table", "rows.f32", random_floats(kVocab * kHidden, 1)},
       {"gain", "vector.f32", random_floats(kHidden, 2)},
-      {"qkv", isa == "avx512" ? "panel16x4.u8" : "panel16x4.s8", weights},
-      {"qkv.scale", "vector.f32", scales.bytes},
+      {"positions", "rows.f32", random_floats(1024 * kHidden, 6)},
+      {"qkv", i8, random_bytes(size_t{kQkv} * kHidden)},
+      {"qkv.scale", "vector.f32", equal_floats(kQkv, 0.01f)},
+      {"head_gain", "vector.f32", random_floats(kHeadSize, 7)},
+      {"slopes", "vector.f32", random_floats(kHeads, 8)},
+      {"router", "panel16.f32", random_floats(16 * kHidden, 9)},
+      {"gate_up", i8, random_bytes(size_t{kExperts} * 2 * kExpert * kHidden)},
+      {"gate_up.scale", "vector.f32", equal_floats(kExperts * 2 * kExpert, 0.002f)},
+      {"proj", "panel16.f32", random_floats(size_t{kExperts} * kHidden * kExpert, 13)},
+      {"shared.gate_up", "panel16.f32", random_floats(2 * kExpert * kHidden, 10)},
+      {"shared.proj", "panel16.f32", random_floats(kHidden * kExpert, 11)},
+      {"shared.gate", "panel16.f32", random_floats(16 * kHidden, 12)},
       {"frequencies", "vector.f32", random_floats(4, 3)},
       {"dense", "panel16.f32", random_floats(kHidden * kHeads * kHeadSize, 4)},
       {"head", "panel16.f32", random_floats(64 * kHidden, 5)},
@@ -157,7 +234,10 @@ std::vector<float> last_logits(const std::shared_ptr<const EngineFile>& file, in
 }
 
 TEST_CASE("logits are the same bits on any number of threads, in any chunks and company") {
-  const auto file = small_model();
+  Kind kind = Kind::plain;
+  SUBCASE("as Llama") {}
+  SUBCASE("with everything else") { kind = Kind::rich; }
+  const auto file = small_model(kind);
   const std::vector<float> expected = last_logits(file, 1, 3, 530, 100);
   for (const float logit : expected) CHECK(std::isfinite(logit));
   for (const int threads : {1, 2, 4}) {
@@ -170,7 +250,7 @@ TEST_CASE("logits are the same bits on any number of threads, in any chunks and 
 }
 
 TEST_CASE("a step that breaks a limit changes nothing and is refused") {
-  const auto backend = make_cpu_backend(small_model(), 2);
+  const auto backend = make_cpu_backend(small_model(Kind::plain), 2);
   std::vector<float> logits(kVocab);
   StepBatch step{{1}, {{0, 1, 0, 0}}, {0}, {0}};
   CHECK_THROWS_AS(backend->run(step, logits.data()), std::invalid_argument);  // no pages yet

@@ -18,7 +18,6 @@ from precast.builder.passes import lower
 from precast.builder.weights import Checkpoint
 from precast.checkpoint import ModelConfig
 from precast.checkpoint_rules import model_faults
-from precast.errors import BuildError
 from precast.quantize import ConvertOptions, convert
 from precast.quantize.convert import rotatable
 from precast.quantize.families import FAMILIES
@@ -103,16 +102,7 @@ def test_rotation_is_exact_where_it_is_allowed(name: str, made: Any, tmp_path: P
     assert distance(interpreter.run(TOKENS), it.expected) < TOLERANCE
 
 
-NO_KERNELS = frozenset(
-    {
-        *("mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "smollm3", "olmo", "olmo2", "gpt2", "opt"),
-        *("stablelm", "starcoder2", "cohere", "bloom", "mpt", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe"),
-    }
-)
-"""Families whose tiny models need what the CPU target refuses so far."""
-
-
-@pytest.mark.parametrize("name", sorted(TINY.keys() - NO_KERNELS))
+@pytest.mark.parametrize("name", TINY)
 def test_the_engine_gives_transformers_logits_and_tokens(name: str, made: Any, tmp_path: Path) -> None:
     it: Made = made(name)
     build(it.folder / "ckpt", tmp_path / "engine", BuildOptions(max_num_tokens=128, max_batch_size=4))
@@ -125,13 +115,6 @@ def test_the_engine_gives_transformers_logits_and_tokens(name: str, made: Any, t
         logits = steps.step([(sequence, text[-1:])])
     greedy = logits_of(it.model, text)[49:-1].argmax(-1)
     assert text[50:] == greedy.tolist()
-
-
-@pytest.mark.parametrize("name", sorted(NO_KERNELS))
-def test_what_has_no_kernel_is_refused_by_name(name: str, made: Any, tmp_path: Path) -> None:
-    it: Made = made(name)
-    with pytest.raises(BuildError, match=r"the cpu target (does not support|has no kernel for) \w+"):
-        build(it.folder / "ckpt", tmp_path / "engine", BuildOptions(max_num_tokens=128, max_batch_size=4))
 
 
 FELT = 100 * TOLERANCE

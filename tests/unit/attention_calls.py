@@ -42,17 +42,21 @@ class Cache:
         """Writes one token."""
         kernels.kv_append(self.level, self.raw, int(self.table[position // PAGE]), position % PAGE, k, v)
 
-    def partial(self, q: F32, first_position: int, scale: float, split: int) -> F32:
+    def partial(self, q: F32, first_position: int, scale: float, split: int, **more: Any) -> F32:
         """One context split for q [rows, heads, D] → [rows·heads, 2 + D], in memory that held NaN before."""
         rows, heads, head_size = q.shape
         out = np.full((rows * heads, head_size + 2), np.nan, np.float32)
         kernels.attention_partial(
-            self.level, np.ascontiguousarray(q), self.raw, self.table, first_position, scale, split, out
+            self.level, np.ascontiguousarray(q), self.raw, self.table, first_position, scale, split, out, **more
         )
         return out
 
-    def attend(self, q: F32, first_position: int, scale: float, tile_rows: int = 1 << 30) -> F32:
-        """q f32 [T, heads, D] at first_position … → f32 [T, heads, D], in tiles of query rows."""
+    def attend(self, q: F32, first_position: int, scale: float, tile_rows: int = 1 << 30, **more: Any) -> F32:
+        """q f32 [T, heads, D] at first_position … → f32 [T, heads, D], in tiles of query rows.
+
+        `more`: window, softcap and slopes of the kernel. Splits before the first tile's window are skipped.
+        """
+        window = more.get("window", 0)
         out = np.empty_like(q)
         for begin in range(0, len(q), tile_rows):
             tile = q[begin : begin + tile_rows]
@@ -60,8 +64,9 @@ class Cache:
             at = first_position + begin
             state = np.full((rows * heads, head_size + 2), np.nan, np.float32)
             state[:, 1] = 0
-            for split in range((at + rows - 1) // SPLIT + 1):
-                kernels.attention_merge(self.level, state, self.partial(tile, at, scale, split))
+            first = max(0, at - window + 1) // SPLIT if window else 0
+            for split in range(first, (at + rows - 1) // SPLIT + 1):
+                kernels.attention_merge(self.level, state, self.partial(tile, at, scale, split, **more))
             result = np.empty((rows * heads, head_size), np.float32)
             kernels.attention_finish(self.level, state, result)
             out[begin : begin + rows] = result.reshape(tile.shape)

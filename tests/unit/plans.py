@@ -30,7 +30,7 @@ class Program:
         self.sections: dict[str, tuple[str, Array]] = {"table": ("rows.f32", table)}
         sizes: dict[str, Attribute] = {"num_layers": 1, "num_heads": 1, "num_kv_heads": 1, "head_size": 8}
         limits: dict[str, Attribute] = {"max_batch_size": 64, "max_num_tokens": 1024, "max_seq_len": 2048}
-        others: dict[str, Attribute] = {"hidden_size": table.shape[1], "kv_cache_dtype": "float32", "rotary_dim": 0}
+        others: dict[str, Attribute] = {"hidden_size": table.shape[1], "kv_cache_dtype": "float32"}
         self.attributes = sizes | limits | others | {"isa": kernels.isa_level()} | attributes
         self.op("embed", (), table.shape[1], ("table",), scale=1.0, learned_positions=0)
 

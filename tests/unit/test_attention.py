@@ -20,9 +20,9 @@ def case(level, dtype, head_size, heads, length, rows, seed=0, peak=4.0):
     return Cache(level, k, v, dtype), q, length - rows, head_size**-0.5
 
 
-def reference(cache, q, first_position, scale):
+def reference(cache, q, first_position, scale, **more):
     positions = np.arange(first_position, first_position + len(q))
-    return paged_attention(q, cache.k[:, None], cache.v[:, None], positions, scale)
+    return paged_attention(q, cache.k[:, None], cache.v[:, None], positions, scale, **more)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
@@ -51,6 +51,66 @@ def test_bits_of_a_row_depend_on_the_row_alone(level, dtype, head_size, heads):
         assert cache.attend(q, at, scale, tile_rows).tobytes() == whole.tobytes(), tile_rows
     for rows in (1, 5, 17):
         assert cache.attend(q[-rows:], at + len(q) - rows, scale).tobytes() == whole[-rows:].tobytes()
+
+
+MORE = {
+    "window 1": {"window": 1},
+    "window 5": {"window": 5},
+    "window 32": {"window": 32},
+    "window 100": {"window": 100},
+    "window 300": {"window": 300},
+    "window longer than all": {"window": 10_000},
+    "softcap": {"softcap": 3.0},
+    "alibi": {"slopes": np.array([0.5, 0.02, 0.0], np.float32)},
+    "all": {"window": 70, "softcap": 5.0, "slopes": np.array([0.25, 0.03, 0.1], np.float32)},
+}
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("name", MORE)
+def test_windows_caps_and_slopes_mean_what_the_reference_says(level, dtype, name):
+    for length, rows in ((1, 1), (33, 33), (300, 1), (300, 40), (600, 90), (850, 3)):
+        cache, q, at, scale = case(level, dtype, 40, 3, length, rows, seed=length)
+        want = reference(cache, q, at, scale, **MORE[name])
+        got = cache.attend(q, at, scale, **MORE[name])
+        np.testing.assert_allclose(got, want, rtol=0, atol=2e-5 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_bits_of_a_row_depend_on_the_row_alone_with_windows_caps_and_slopes(level, name):
+    cache, q, at, scale = case(level, "bf16", 64, 3, 600, 90)
+    whole = cache.attend(q, at, scale, **MORE[name])
+    for tile_rows in (1, 2, 3, 8, 31, 32, 64):
+        assert cache.attend(q, at, scale, tile_rows, **MORE[name]).tobytes() == whole.tobytes(), tile_rows
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("window", [1, 30, 32, 257, 300])
+def test_tokens_before_the_window_do_not_matter(level, dtype, window):
+    cache, q, at, scale = case(level, dtype, 64, 3, 600, 20)
+    whole = cache.attend(q, at, scale, window=window)
+    nothing = np.full(64, np.nan, np.float32)
+    for position in range(at - window + 1):
+        cache.append(position, nothing, nothing)
+    assert cache.attend(q, at, scale, window=window).tobytes() == whole.tobytes()
+    cache.append(at - window + 1, nothing, nothing)  # the first row's first position
+    poisoned = cache.attend(q, at, scale, window=window)
+    assert np.isnan(poisoned[0]).all()
+    assert poisoned[1:].tobytes() == whole[1:].tobytes()
+
+
+def test_a_split_before_the_window_is_empty(level):
+    cache, q, at, scale = case(level, "bf16", 64, 2, SPLIT + 50, 6)
+    partial = cache.partial(q, at, scale, 0, window=47).reshape(6, 2, -1)
+    assert (partial[2:, :, 0] == -np.inf).all()  # rows at SPLIT + 46 … see nothing of it
+    assert not partial[2:, :, 1:].any()
+    assert (partial[:2, :, 1] >= 1).all()
+
+
+def test_capped_scores_of_huge_queries(level):
+    cache, q, at, scale = case(level, "f32", 64, 3, 300, 8, peak=1e30)
+    want = reference(cache, q, at, scale, softcap=20.0)
+    np.testing.assert_allclose(cache.attend(q, at, scale, softcap=20.0), want, rtol=0, atol=1e-4)
 
 
 def test_tokens_behind_a_row_do_not_matter(level):
@@ -124,6 +184,9 @@ def test_wrong_arguments_are_value_errors(level):
         lambda: call(level, q, cache.raw, cache.table, at, scale, -1, out),
         lambda: call(level, q, cache.raw, cache.table, at, scale, 0, out[:4]),
         lambda: call(level, q[:0], cache.raw, cache.table, at, scale, 0, out[:0]),
+        lambda: call(level, q, cache.raw, cache.table, at, scale, 0, out, window=-1),
+        lambda: call(level, q, cache.raw, cache.table, at, scale, 0, out, softcap=-1.0),
+        lambda: call(level, q, cache.raw, cache.table, at, scale, 0, out, slopes=np.zeros(3, np.float32)),
         lambda: kernels.attention_merge(level, out, out[:4]),
         lambda: kernels.attention_finish(level, out, np.empty((8, 65), np.float32)),
         lambda: kernels.kv_append(level, cache.raw, 0, 32, q[0, 0], q[0, 0]),

@@ -13,6 +13,8 @@ from precast.builder.plan import Buffer, Plan, PlanOp
 from precast.errors import EngineError
 from tests.steps import make_engine
 from tests.tiny import VOCAB, tiny_llama
+from tests.unit import test_moe, test_plan_attention
+from tests.unit.plans import Program
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +78,6 @@ PLANS = {
     "no layers": (attribute(num_layers=0), "num_layers is 0"),
     "text for a number": (attribute(num_heads="four"), "num_heads is not an integer"),
     "head ratio": (attribute(num_kv_heads=3), "num_heads is no multiple"),
-    "odd rotary_dim": (attribute(rotary_dim=3), "rotary_dim is odd"),
-    "rotary_dim": (attribute(rotary_dim=64), "rotary_dim is 64, outside 0 … 40"),
     "kv dtype": (attribute(kv_cache_dtype="int2"), "kv_cache_dtype int2"),
     "huge step": (attribute(max_num_tokens=1 << 40), "max_num_tokens"),
     "batch over tokens": (attribute(max_batch_size=65), "max_batch_size is 65"),
@@ -198,8 +198,15 @@ def mutated(plan, rng):
     return Plan(attributes, tuple(buffers), tuple(ops))
 
 
-def test_a_crafted_plan_is_refused_or_runs_inside_its_memory(good, tmp_path):
+@pytest.mark.parametrize("model", ["llama", "attention", "moe"])
+def test_a_crafted_plan_is_refused_or_runs_inside_its_memory(good, tmp_path, model):
     rng = random.Random(0)
+    if model == "attention":
+        p, y = test_plan_attention.program(*test_plan_attention.CASES["all"])
+        good = p.engine(tmp_path / "good", y)
+    elif model == "moe":
+        p = Program(test_moe.TABLE, max_num_tokens=64)
+        good = p.engine(tmp_path / "good", test_moe.Layer("int8 groups", 8, True, True).add_to(p, 2, True))
     loaded = 0
     for i in range(400):
         (tmp_path / "e").unlink(missing_ok=True)

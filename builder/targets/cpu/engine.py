@@ -45,6 +45,7 @@ KERNELS = (
     "scale",
     "add",
     "softcap",
+    "moe",
 )
 """The ops that this target runs; whatever else a graph has must be gone after the passes."""
 
@@ -147,21 +148,10 @@ def _linear_shape(plan: Plan, op: PlanOp, sections: dict[str, Section]) -> tacti
     return tactics.LinearShape(tag, read.group, n, k, str(op.attributes["epilogue"]), written.rows == "S")
 
 
-# What the kernels do not take yet: kernel → attribute → the values that they do take.
-TAKEN: dict[str, dict[str, tuple[Attribute, ...]]] = {
-    "rope_kv_append": {"rope": ("global",), "qk_norm": ("none",), "clip": (0.0,)},
-    "paged_attention": {"window": (0,), "softcap": (0.0,), "alibi": (0,)},
-}
-
-
 def _refuse_unknown_ops(graph: Graph) -> None:
     for op in graph.ops:
         if op.kind not in KERNELS:
             raise BuildError(f"the cpu target has no kernel for {op.kind} ({op.outputs[0].name})")
-        for name, taken in TAKEN.get(op.kind, {}).items():
-            if op.attributes[name] not in taken:
-                told = f"{name} {op.attributes[name]} of {op.kind} ({op.outputs[0].name})"
-                raise BuildError(f"the cpu target does not support {told} yet")
 
 
 def _attributes(model: ModelConfig, config: BuildConfig, isa: str) -> dict[str, Attribute]:
@@ -177,7 +167,6 @@ def _attributes(model: ModelConfig, config: BuildConfig, isa: str) -> dict[str, 
         "max_batch_size": config.max_batch_size,
         "max_num_tokens": config.max_num_tokens,
         "max_seq_len": config.max_seq_len,
-        "rotary_dim": model.rotary_dim,
     }
 
 
@@ -207,6 +196,6 @@ def _plan_ops(graph: Graph, sections: Sections, ropes: Ropes) -> Iterator[PlanOp
             slopes = sections.checkpoint.config.alibi_slopes
             weights = (sections.constant(ALIBI_SECTION, np.array(slopes, np.float32)),)
         elif op.kind == "moe":
-            weights = sections.experts(op)
+            weights, attributes = sections.experts(op)
         inputs, outputs = (tuple(numbers[v] for v in side) for side in (op.inputs, op.outputs))
         yield PlanOp(op.kind, inputs, outputs, weights, attributes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
-from precast.builder.plan import Plan
+from precast.builder.plan import Plan, PlanOp
 from precast.builder.targets.cpu.sections import Section
 from precast.plugins.kv_append.reference import PAGE_TOKENS
 from precast.plugins.linear.layout import LAYOUTS
@@ -32,10 +32,18 @@ class MemoryNeed:
         return {f"{name}_bytes": size for name, size in asdict(self).items()}
 
 
+def _moe_row(op: PlanOp, hidden: int) -> int:
+    """Bytes that a mixture of experts takes for each token: what its experts read, hold and give."""
+    if op.kernel != "moe":
+        return 0
+    size, shared, top_k = (int(op.attributes[n]) for n in ("intermediate_size", "shared_intermediate_size", "top_k"))
+    return 4 * (top_k * (2 * hidden + size) + hidden + shared)
+
+
 def estimate(plan: Plan, sections: Iterable[Section]) -> MemoryNeed:
     """`kv_per_sequence`: KV pages of one sequence of max_seq_len tokens. What is not packed is written from its map."""
     listed = list(sections)
-    packed = [section.length for section in listed if section.tag in LAYOUTS]
+    packed = [section.length // section.parts for section in listed if section.tag in LAYOUTS]
     a = plan.attributes
 
     def integer(name: str) -> int:
@@ -48,11 +56,12 @@ def estimate(plan: Plan, sections: Iterable[Section]) -> MemoryNeed:
             continue
         width = buffer.columns * (1 if buffer.dtype == "i8" else 4)
         slots[buffer.slot] = max(slots.get(buffer.slot, 0), width * integer("max_num_tokens"))
+    most_moe = max((_moe_row(op, integer("hidden_size")) for op in plan.ops), default=0)
     token = 2 * integer("num_layers") * integer("num_kv_heads") * integer("head_size")
     token *= 4 if a["kv_cache_dtype"] == "float32" else 2
     return MemoryNeed(
         weights=sum(section.length for section in listed),
-        activations=sum(slots.values()),
+        activations=sum(slots.values()) + integer("max_num_tokens") * most_moe,
         logits=4 * integer("vocab_size") * integer("max_batch_size"),
         kv_per_sequence=token * -(-integer("max_seq_len") // PAGE_TOKENS) * PAGE_TOKENS,
         build=PACK_COPIES * max(packed) + PACK_OVERHEAD,

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from precast.builder.graph import Op
+from precast.builder.plan import Attribute
 from precast.builder.weights import Checkpoint
 from precast.errors import BuildError
 from precast.plugins.linear.layout import INT8_TAG, LAYOUTS, PANEL, interleave_gate_up, pack, padded_shape
@@ -21,11 +22,13 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Section:
-    """A section that is still to be made: its layout tag, its length in bytes, and what makes it."""
+    """A section that is still to be made: its layout tag, its length in bytes, and what makes it, at once or in `parts`
+    of one size."""
 
     tag: str
     length: int
-    make: Callable[[], Array | bytes]
+    make: Callable[[], Array | bytes | Iterator[Array]]
+    parts: int = 1
 
 
 class Sections:
@@ -75,9 +78,22 @@ class Sections:
             names.append(self._channels(module + ".scale", (module + ".per_channel_scale",)))
         return (*names, *positions)
 
-    def experts(self, op: Op) -> tuple[str, ...]:
-        """Sections of a mixture of experts, in the order of its modules."""
-        raise BuildError(f"the cpu target has no kernel for {op.kind} ({op.outputs[0].name})")
+    def experts(self, op: Op) -> tuple[tuple[str, ...], dict[str, Attribute]]:
+        """Sections and attributes of a mixture of experts. The weights of all its experts are one section, one behind
+        the other; router and shared expert's gate are f32, so that routing does not depend on the experts' dtype."""
+        count, shared = int(op.attributes["num_experts"]), bool(op.attributes["shared_intermediate_size"])
+        prefix = op.modules[0].rsplit(".", 1)[0]
+        mlps = [op.modules[i : i + 3] for i in range(1, 1 + 3 * (count + shared), 3)]
+        names = [self._packed_f32(op.modules[0])]
+        for name, group in ((".experts", mlps[:count]), (".shared_expert", mlps[count:])):
+            if group:
+                names += self._stacked(prefix + name + ".gate_up", [(fc, gate) for fc, gate, _ in group])
+                names += self._stacked(prefix + name + ".proj", [(proj,) for _, _, proj in group])
+        if shared:
+            names.append(self._packed_f32(op.modules[-1]))
+        groups = {self.group(module) for mlp in mlps for module in mlp} - {0} or {0}
+        more: dict[str, Attribute] = {"shared_gate": int(shared), "activation_group_size": groups.pop()}
+        return tuple(names), op.attributes | more
 
     def _rows(self, module: str) -> str:
         checkpoint, name = self.checkpoint, module + ".weight"
@@ -103,6 +119,31 @@ class Sections:
         """Columns that share an activation scale of a linear; 0: all, or not quantized."""
         quantized = self.checkpoint.linear_dtype(module) == np.int8
         return self.checkpoint.config.quantization.activation_group_size if quantized else 0
+
+    def _packed_f32(self, module: str) -> str:
+        checkpoint, name = self.checkpoint, module + ".weight"
+        padded_n, padded_k = padded_shape("panel16.f32", *checkpoint.tensor(name).shape)
+
+        def make() -> Array:
+            return pack("panel16.f32", checkpoint.tensor(name).astype(np.float32))
+
+        self.made.setdefault(name, Section("panel16.f32", padded_n * padded_k * 4, make))
+        return name
+
+    def _stacked(self, name: str, experts: list[tuple[str, ...]]) -> list[str]:
+        """The packed weights of a linear of each expert, and for int8 their scales, each one section. `experts`: the
+        modules of each, gate and up or one alone."""
+        if len({self.checkpoint.linear_dtype(module) for expert in experts for module in expert}) > 1:
+            raise BuildError(f"quantize all experts of {name}, or exclude all")
+        own = Sections(self.checkpoint, self.isa)
+        weights = [own.made[own._packed(str(i), expert)] for i, expert in enumerate(experts)]
+        self.made[name + ".weight"] = _joined(weights)
+        if self.checkpoint.linear_dtype(experts[0][0]) != np.int8:
+            return [name + ".weight"]
+        scales = [tuple(module + ".per_channel_scale" for module in expert) for expert in experts]
+        made = [own.made[own._channels(f"{i}.scale", tensors)] for i, tensors in enumerate(scales)]
+        self.made[name + ".scale"] = _joined(made)
+        return [name + ".weight", name + ".scale"]
 
     def _packed(self, name: str, modules: tuple[str, ...]) -> str:
         checkpoint, tag, group = self.checkpoint, self.tag(modules[0]), self.group(modules[0])
@@ -135,3 +176,13 @@ class Sections:
         n = checkpoint.tensor(tensors[0]).shape[0]
         self.made.setdefault(name, Section("vector.f32", len(tensors) * (n + -n % PANEL) * 4, make))
         return name
+
+
+def _joined(sections: list[Section]) -> Section:
+    """One section of several alike, made one after the other."""
+
+    def make() -> Iterator[Array]:
+        for section in sections:
+            yield cast("Array", section.make())
+
+    return Section(sections[0].tag, sum(s.length for s in sections), make, len(sections))

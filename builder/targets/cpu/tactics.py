@@ -215,5 +215,5 @@ def _trial(shape: LinearShape, attributes: dict[str, Attribute], rows: int) -> _
     ]
     small: dict[str, Attribute] = dict.fromkeys(("num_layers", "num_heads", "num_kv_heads", "head_size"), 1)
     limits: dict[str, Attribute] = {"max_batch_size": 1, "max_num_tokens": rows, "max_seq_len": rows}
-    sizes: dict[str, Attribute] = {"vocab_size": PANEL, "hidden_size": shape.k, "rotary_dim": 0}
+    sizes: dict[str, Attribute] = {"vocab_size": PANEL, "hidden_size": shape.k}
     return _Trial(Plan(attributes | small | limits | sizes, tuple(buffers), tuple(ops)), sections)

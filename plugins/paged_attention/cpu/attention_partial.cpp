@@ -2,9 +2,9 @@
 //
 // Query rows and the query heads of one KV head are folded into *lines*: line i is row i / heads_per_kv, head
 // i mod heads_per_kv. Orders, the same however many lines a call has:
-//   score      Σ q[d]·k[d] in rising d, then · scale
+//   score      Σ q[d]·k[d] in rising d, then · scale, the cap, and the slope's share
 //   sum        of exp(score − max): vectors of the split in rising position, then over the lanes
-//   o[d]       Σ p·v in rising position over the positions that the line sees, no others: what lies behind them may be
+//   o[d]       Σ p·v in rising position over the positions that the line sees, no others: what lies around them may be
 //              anything, NaN included
 #include "plugins/paged_attention/cpu/row_tile.h"
 
@@ -22,11 +22,14 @@ struct Lines {
     const int row = line / shape.heads_per_kv, head = line % shape.heads_per_kv;
     return query.q + row * query.ldq + int64_t{head} * shape.head_size;
   }
-  // Positions of the split that the line sees: 0 … kContextSplit.
-  int seen(int line) const {
-    const int n = query.first_position + line / shape.heads_per_kv + 1 - begin;
-    return n < 0 ? 0 : n < kContextSplit ? n : kContextSplit;
-  }
+  int position(int line) const { return query.first_position + line / shape.heads_per_kv; }
+  // The line sees the positions from(line) … seen(line) − 1 of the split; both are 0 … kContextSplit and do not fall
+  // from line to line.
+  int from(int line) const { return shape.window == 0 ? 0 : in_split(position(line) - shape.window + 1 - begin); }
+  int seen(int line) const { return in_split(position(line) + 1 - begin); }
+  float slope(int line) const { return query.slopes[line % shape.heads_per_kv]; }
+
+  static int in_split(int n) { return n < 0 ? 0 : n < kContextSplit ? n : kContextSplit; }
 };
 
 // From how many lines on a bf16 page is widened to f32 once instead of in every row tile: with more than two tiles.
@@ -43,7 +46,7 @@ template <typename T>
 void page_scores(const Lines& lines, const T* keys, int column, float* scores) {
   for (int i = 0, rows; i < lines.count; i += rows) {
     rows = rows_at_once(lines.count - i);
-    if (lines.seen(i + rows - 1) <= column) continue;
+    if (lines.seen(i + rows - 1) <= column || lines.from(i) >= column + kPageTokens) continue;
     const float* q[kMaxRows];
     for (int r = 0; r < rows; ++r) q[r] = lines.q(i + r);
     accumulate_rows(q, rows, keys, kPageTokens, lines.shape.head_size, kPageTokens,
@@ -51,18 +54,35 @@ void page_scores(const Lines& lines, const T* keys, int column, float* scores) {
   }
 }
 
-// scores → exp(scale·score − max) with zeros behind `seen`; writes max and sum. seen ≥ 1.
-void softmax(float* scores, int seen, float scale, float* state) {
-  const F32 factor = set1(scale), nothing = set1(-__builtin_inff());
+// score · scale, the cap, and slope · (position of the key − position of the line), of the columns from `column` on.
+inline F32 logit(const Lines& lines, int line, const float* scores, int column) {
+  const AttentionShape& shape = lines.shape;
+  F32 s = mul(load(scores + column), set1(shape.scale));
+  if (shape.softcap > 0) {
+    const F32 cap = set1(shape.softcap);
+    s = mul(cap, tanh(div(s, cap)));
+  }
+  if (lines.query.slopes != nullptr) {
+    const F32 distance = add(iota(), set1(static_cast<float>(lines.begin + column - lines.position(line))));
+    s = fma(set1(lines.slope(line)), distance, s);
+  }
+  return s;
+}
+
+// scores → exp(logit − max) of what the line sees, with zeros around it up to whole vectors; writes max and sum. The
+// line sees something.
+void softmax(const Lines& lines, int line, float* scores, float* state) {
+  const int from = lines.from(line), seen = lines.seen(line), first = from / kLanes * kLanes;
+  const F32 nothing = set1(-__builtin_inff());
   F32 largest = nothing;
-  for (int c = 0; c < seen; c += kLanes) {
-    const F32 s = first_lanes(seen - c, mul(load(scores + c), factor), nothing);
+  for (int c = first; c < seen; c += kLanes) {
+    const F32 s = first_lanes(from - c, nothing, first_lanes(seen - c, logit(lines, line, scores, c), nothing));
     largest = max(largest, s);
     store(scores + c, s);
   }
   const float m = max_lanes(largest);
   F32 sum = zero();
-  for (int c = 0; c < seen; c += kLanes) {
+  for (int c = first; c < seen; c += kLanes) {
     const F32 p = exp(sub(load(scores + c), set1(m)));
     sum = add(sum, p);
     store(scores + c, p);
@@ -71,29 +91,33 @@ void softmax(float* scores, int seen, float scale, float* state) {
   state[1] = sum_lanes(sum);
 }
 
-// o += p·V of one page for every line that sees a position of it. Lines of a tile may see different numbers of
-// positions: the tile covers what all of them see, each line the rest of its own.
+// o += p·V of one page for every line that sees a position of it. Lines of a tile may see different positions: the tile
+// covers what all of them see, each line what it sees before and behind that.
 template <typename T>
 void page_values(const Lines& lines, const T* values, int column, const float* scores, float* partial) {
   const int head_size = lines.shape.head_size;
   const int64_t stride = attention_partial_floats(head_size);
-  const auto in_page = [column](int seen) {
-    return seen <= column ? 0 : seen - column < kPageTokens ? seen - column : kPageTokens;
+  const auto in_page = [column](int at) {
+    return at <= column ? 0 : at - column < kPageTokens ? at - column : kPageTokens;
   };
   for (int i = 0, rows; i < lines.count; i += rows) {
     rows = rows_at_once(lines.count - i);
-    const int shared = in_page(lines.seen(i));
-    if (in_page(lines.seen(i + rows - 1)) == 0) continue;
-    const float* p[kMaxRows];
-    for (int r = 0; r < rows; ++r) p[r] = scores + int64_t{i + r} * kContextSplit + column;
-    float* o = partial + i * stride + 2;
-    if (shared > 0) accumulate_rows(p, rows, values, head_size, shared, head_size, o, stride, false);
-    for (int r = 0; r < rows; ++r) {
-      const int rest = in_page(lines.seen(i + r)) - shared;
-      if (rest == 0) continue;
-      const float* own = p[r] + shared;
-      accumulate_rows(&own, 1, values + int64_t{shared} * head_size, head_size, rest, head_size, o + r * stride, stride,
-                      false);
+    const int last = i + rows - 1;
+    if (in_page(lines.seen(last)) == 0 || in_page(lines.from(i)) == kPageTokens) continue;
+    const auto accumulate = [&](int line, int count, int from, int to) {
+      if (from >= to) return;
+      const float* p[kMaxRows];
+      for (int r = 0; r < count; ++r) p[r] = scores + int64_t{line + r} * kContextSplit + column + from;
+      accumulate_rows(p, count, values + int64_t{from} * head_size, head_size, to - from, head_size,
+                      partial + line * stride + 2, stride, false);
+    };
+    const int shared_end = in_page(lines.seen(i)), shared_from = in_page(lines.from(last));
+    if (shared_from < shared_end) {
+      for (int r = i; r <= last; ++r) accumulate(r, 1, in_page(lines.from(r)), shared_from);
+      accumulate(i, rows, shared_from, shared_end);
+      for (int r = i; r <= last; ++r) accumulate(r, 1, shared_end, in_page(lines.seen(r)));
+    } else {
+      for (int r = i; r <= last; ++r) accumulate(r, 1, in_page(lines.from(r)), in_page(lines.seen(r)));
     }
   }
 }
@@ -116,12 +140,12 @@ void partial_of(const Lines& lines, int split, float* partial, float* scratch) {
     state[0] = -__builtin_inff();
     for (int64_t j = 1; j < stride; ++j) state[j] = 0.0f;
   }
-  const int columns = lines.seen(lines.count - 1);
+  const int columns = lines.seen(lines.count - 1), begin = lines.from(0) / kPageTokens * kPageTokens;
   const T* const* pages = reinterpret_cast<const T* const*>(lines.query.pages) + split * (kContextSplit / kPageTokens);
   float* page = scratch;  // a widened half of a page
   float* scores = scratch + half;
   const bool widen = lines.count >= kWidenLines;
-  for (int c = 0, j = 0; c < columns; c += kPageTokens, ++j) {
+  for (int c = begin, j = c / kPageTokens; c < columns; c += kPageTokens, ++j) {
     if (widen) {
       page_scores(lines, widened(pages[j], half, page), c, scores);
     } else {
@@ -130,10 +154,10 @@ void partial_of(const Lines& lines, int split, float* partial, float* scratch) {
     }
   }
   for (int i = 0; i < lines.count; ++i) {
-    const int seen = lines.seen(i);
-    if (seen > 0) softmax(scores + int64_t{i} * kContextSplit, seen, lines.shape.scale, partial + i * stride);
+    if (lines.from(i) >= lines.seen(i)) continue;
+    softmax(lines, i, scores + int64_t{i} * kContextSplit, partial + i * stride);
   }
-  for (int c = 0, j = 0; c < columns; c += kPageTokens, ++j) {
+  for (int c = begin, j = c / kPageTokens; c < columns; c += kPageTokens, ++j) {
     if (widen) {
       page_values(lines, widened(pages[j] + half, half, page), c, scores, partial);
     } else {
