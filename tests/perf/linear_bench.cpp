@@ -187,8 +187,9 @@ double linear_seconds(const KernelTable& table, const Kind& kind, const Shape& s
                             const int begin = b * block, end = std::min(panels, begin + block);
                             for (size_t t = 0; t + 1 < tiles.size(); ++t) {
                               const int row = tiles[t], count = tiles[t + 1] - row;
-                              const LinearOut out{y.data() + int64_t{row} * n, n, nullptr, nullptr,
-                                                  precast::Epilogue::none};
+                              const LinearOut out{
+                                  y.data() + int64_t{row} * n, n, nullptr, nullptr, precast::Epilogue::none,
+                                  precast::Activation::silu};
                               if (kind.quantized) {
                                 table.linear_i8(w, tile(row), count, begin, end, out);
                               } else {
