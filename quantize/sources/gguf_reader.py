@@ -22,6 +22,12 @@ from precast.errors import SourceError
 
 DEFAULT_ALIGNMENT = 32
 MAX_DIMENSIONS = 4
+
+MAX_METADATA_BYTES = 64 << 20
+MAX_VALUES = 1 << 22
+"""Limits of fields and tensor infos, and of the values in all arrays: a vocabulary of 262k tokens takes 15 MB and 1.3
+million values. A file may announce as much as it has bytes, which can be holes."""
+
 STRING, ARRAY = 8, 9
 
 # Value type → struct format.
@@ -49,7 +55,7 @@ class GgufFile:
                 self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             raise SourceError(f"{path} cannot be read: {error}") from None
-        self._place = 0
+        self._place, self._values_left = 0, MAX_VALUES
         try:
             self.fields, self.tensors = self._read()
         except (struct.error, UnicodeDecodeError, RecursionError) as error:
@@ -68,6 +74,8 @@ class GgufFile:
         return SourceError(f"{self.path} is not a whole GGUF file: {what}")
 
     def _take(self, form: str) -> Any:
+        if self._place > MAX_METADATA_BYTES:
+            raise self._fail(f"its fields and tensor infos take more than {MAX_METADATA_BYTES >> 20} MiB")
         (value,) = struct.unpack_from(form, self._data, self._place)
         self._place += struct.calcsize(form)
         return value
@@ -76,6 +84,8 @@ class GgufFile:
         length = self._take("<Q")
         if length > len(self._data) - self._place:
             raise self._fail(f"a string of {length} bytes ends behind the end")
+        if length > MAX_METADATA_BYTES:
+            raise self._fail(f"a string of {length} bytes")
         self._place += length
         return self._data[self._place - length : self._place].decode()
 
@@ -89,6 +99,9 @@ class GgufFile:
         inner, count = self._take("<I"), self._take("<Q")
         if count > len(self._data) - self._place:  # every value takes at least a byte
             raise self._fail(f"an array of {count} values ends behind the end")
+        self._values_left -= count
+        if self._values_left < 0:
+            raise self._fail(f"its arrays hold more than {MAX_VALUES} values")
         if inner in SCALARS:
             form = f"<{count}{SCALARS[inner][1]}"
             values = list(struct.unpack_from(form, self._data, self._place))
@@ -112,18 +125,16 @@ class GgufFile:
         alignment = fields.get("general.alignment", DEFAULT_ALIGNMENT)
         if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
             raise self._fail(f"alignment {alignment!r} is no power of two")
-        infos = []
+        infos: dict[str, tuple[list[int], int, int]] = {}
         for _ in range(tensor_count):
             name, count = self._string(), self._take("<I")
             if count > MAX_DIMENSIONS:
                 raise self._fail(f"tensor {name} has {count} dimensions")
-            infos.append((name, [self._take("<Q") for _ in range(count)], self._take("<I"), self._take("<Q")))
-        start = -(-self._place // alignment) * alignment
-        tensors: dict[str, TensorInfo] = {}
-        for name, dims, kind, offset in infos:
-            if name in tensors:
+            if name in infos:
                 raise self._fail(f"the tensor {name} stands twice")
-            tensors[name] = self._tensor(name, dims, kind, start + offset)
+            infos[name] = [self._take("<Q") for _ in range(count)], self._take("<I"), self._take("<Q")
+        start = -(-self._place // alignment) * alignment
+        tensors = {name: self._tensor(name, dims, kind, start + at) for name, (dims, kind, at) in infos.items()}
         return fields, tensors
 
     def _tensor(self, name: str, dims: list[int], kind: int, offset: int) -> TensorInfo:

@@ -11,7 +11,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as RustTokenizer
 
 from precast.errors import PrecastError, RequestError, SourceError
-from precast.json_file import LFS_POINTER, read_object
+from precast.json_file import read_object, read_small_file
 from precast.runtime.text.tokenizer_limits import refuse_abort, refuse_growth
 
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -110,12 +110,7 @@ def _failing_as(kind: type[PrecastError], sentence: str) -> Iterator[None]:
 
 
 def _load(path: Path) -> RustTokenizer:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise SourceError(f"{path} cannot be read: {error.strerror}") from None
-    if data.startswith(LFS_POINTER):
-        raise SourceError(f"{path} is a Git LFS pointer, not the file; run `git lfs pull` in its folder")
+    data = read_small_file(path, SourceError)
     refuse_abort(data, str(path))
     with _failing_as(SourceError, f"{path} is not a tokenizer"):
         rust = RustTokenizer.from_buffer(data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +24,31 @@ def read_object(path: Path, error: type[PrecastError], *, optional: bool = False
     Raises `error`, with one sentence, for anything else.
     """
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise error(f"{path} is larger than {MAX_BYTES >> 20} MiB: not a JSON file of a model")
-        data = path.read_bytes()
-        if data.startswith(LFS_POINTER):
-            raise error(f"{path} is a Git LFS pointer, not the file; run `git lfs pull` in its folder")
-        value = json.loads(data)
-    except OSError as wrong:
-        if optional and isinstance(wrong, FileNotFoundError | NotADirectoryError):
+        if optional and not path.exists():
             return {}
-        raise error(f"{path} cannot be read: {wrong.strerror}") from None
+        value = json.loads(read_small_file(path, error))
     except (ValueError, RecursionError) as wrong:
         raise error(f"{path} is not JSON: {wrong}") from None
     if not isinstance(value, dict):
         raise error(f"{path} must hold a JSON object")
     return value
+
+
+def read_small_file(path: Path, error: type[PrecastError]) -> bytes:
+    """What is in a file beside a model's weights. Raises `error` when it is too large, a Git LFS pointer, or no regular
+    file: devices have no end, and pipes may have no writer."""
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise error(f"{path} cannot be read: it is not a regular file")
+        if status.st_size > MAX_BYTES:
+            raise error(f"{path} is larger than {MAX_BYTES >> 20} MiB: not a file that stands beside a model's weights")
+        data = path.read_bytes()
+    except OSError as wrong:
+        raise error(f"{path} cannot be read: {wrong.strerror}") from None
+    if data.startswith(LFS_POINTER):
+        raise error(f"{path} is a Git LFS pointer, not the file; run `git lfs pull` in its folder")
+    return data
 
 
 def read_config_object(path: Path, error: type[PrecastError]) -> dict[str, Any]:

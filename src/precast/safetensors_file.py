@@ -40,8 +40,8 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
 }
 
-MAX_HEADER_BYTES = 100 << 20
-"""The limit of the safetensors library itself."""
+MAX_HEADER_BYTES = 16 << 20
+"""About 130,000 tensors. The safetensors library allows 100 MB, which take Python half a minute and gigabytes."""
 
 WRITE_BYTES = 1 << 24
 """Bytes handed to one write."""
@@ -73,6 +73,8 @@ class SafetensorsFile:
         Raises SourceError, with one sentence, for anything that is not a whole safetensors file.
         """
         try:
+            if path.exists() and not path.is_file():  # a pipe may have no writer
+                raise SourceError(f"{path} cannot be read: it is not a regular file")
             with open(path, "rb") as file:
                 head = file.read(200)
                 size = file.seek(0, 2)
@@ -81,7 +83,9 @@ class SafetensorsFile:
         except OSError as error:
             raise SourceError(f"{path} cannot be read: {error.strerror}") from None
         (length,) = struct.unpack("<Q", head[:8])
-        if length > min(size - 8, MAX_HEADER_BYTES):
+        if MAX_HEADER_BYTES < length <= size - 8:
+            raise SourceError(f"{path} has a header of {length} bytes; at most {MAX_HEADER_BYTES} are read")
+        if length > size - 8:
             raise SourceError(f"{path} is not a whole safetensors file: its header says {length} bytes of {size}")
         tensors = _read_header(path, data[8 : 8 + length], size - 8 - length)
         return cls(path, data, 8 + length, tensors)
