@@ -27,7 +27,10 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def read_special_tokens(folder: Path) -> dict[str, str]:
     """`bos_token` and its like → text, as transformers merges tokenizer_config.json and special_tokens_map.json."""
-    named, _ = _special_tokens(_read_config(folder))
+    try:
+        named, _ = _special_tokens(_read_config(folder))
+    except (TypeError, ValueError) as error:
+        raise SourceError(f"{folder / 'tokenizer_config.json'}: its special tokens are not readable: {error}") from None
     return {key: token.content for key, token in named.items()}
 
 

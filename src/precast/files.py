@@ -107,8 +107,8 @@ def require_room(target: Path, size: int) -> None:
     free = shutil.disk_usage(place).free
     if free < size + ROOM_RESERVE:
         raise PrecastError(
-            f"{target} needs {size / 1e9:.2f} GB and {place} has {free / 1e9:.2f} GB free; make room, or give another "
-            "output folder"
+            f"{target} needs {(size + ROOM_RESERVE) / 1e9:.2f} GB and {place} has {free / 1e9:.2f} GB free; make "
+            "room, or give another output folder"
         )
 
 

@@ -307,3 +307,10 @@ def test_what_cannot_be_encoded_is_the_requests_error(tmp_path: Path) -> None:
     with pytest.raises(RequestError):
         tokenizer.decode([-1])
     assert tokenizer.decode([10**6]) == ""
+
+
+def test_a_special_token_that_is_not_unicode_is_one_sentence(tmp_path: Path) -> None:
+    byte_level().save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"bos_token": "\\ud800"}')
+    with pytest.raises(SourceError, match="special tokens"):
+        Tokenizer.from_folder(tmp_path)
