@@ -74,7 +74,8 @@ PlanOp read_op(ByteReader& reader, size_t num_buffers) {
 
 const Attribute& Attributes::at(const std::string& key) const {
   const auto found = values.find(key);
-  if (found == values.end()) throw EngineError("attribute " + key + " is missing");
+  if (found == values.end())
+    throw EngineError("attribute " + key + " is missing, as in engines of other versions; build it again");
   return found->second;
 }
 
