@@ -11,7 +11,12 @@ from precast.cli.options import progress_bars
 
 @click.command("build")
 @click.argument("checkpoint", type=click.Path(path_type=Path))
-@click.option("--output-dir", required=True, type=click.Path(path_type=Path), help="The engine folder to write.")
+@click.option(
+    "--output-dir",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The engine folder to write; an older engine there is replaced.",
+)
 @click.option("--target", type=click.Choice(["cpu"]), default="cpu", show_default=True, help="What the engine runs on.")
 @click.option(
     "--max-batch-size", type=click.IntRange(1), default=32, show_default=True, help="Most sequences that run at once."

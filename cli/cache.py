@@ -35,7 +35,7 @@ def ls(as_json: bool) -> None:
     for entry in listed:
         used = datetime.fromtimestamp(entry.used).strftime("%Y-%m-%d %H:%M")
         click.echo(f"{entry.key}  {entry.size / 1e6:10.1f} MB  {used}  {entry.model}")
-    click.echo(f"{len(listed)} engines in {build_cache.cache_dir()}", err=True)
+    click.echo(f"{_count(len(listed))} in {build_cache.cache_dir()}", err=True)
 
 
 @command.command("verify")
@@ -60,4 +60,8 @@ def prune(max_size: int | None, everything: bool) -> None:
     if (max_size is None) != everything:
         raise click.UsageError("give either --max-size or --all")
     removed = build_cache.prune(max_size or 0)
-    click.echo(f"removed {len(removed)} engines, {sum(e.size for e in removed) / 1e6:.1f} MB", err=True)
+    click.echo(f"removed {_count(len(removed))}, {sum(e.size for e in removed) / 1e6:.1f} MB", err=True)
+
+
+def _count(engines: int) -> str:
+    return "1 engine" if engines == 1 else f"{engines} engines"

@@ -18,7 +18,7 @@ from precast.cli.options import (
 )
 from precast.errors import PrecastError, RequestError
 
-HELP = "/reset starts over, /exit ends (as does Ctrl-D); Ctrl-C stops an answer."
+HELP = "/reset starts over, /exit ends (as does Ctrl-D), /help says this; Ctrl-C stops an answer."
 
 
 @click.command("chat")
@@ -31,6 +31,9 @@ HELP = "/reset starts over, /exit ends (as does Ctrl-D); Ctrl-C stops an answer.
 def command(model: str, system: str | None, **options: Any) -> None:
     """Talk to MODEL: an engine, a checkpoint, a model folder, a GGUF file, or `demo`.
 
+    A model that is not an engine is converted and built once, into the build cache. /reset starts over, /exit or Ctrl-D
+    ends, and Ctrl-C stops an answer.
+
     \b
     Examples:
       precast chat demo
@@ -42,7 +45,8 @@ def command(model: str, system: str | None, **options: Any) -> None:
         if not llm.has_chat_template:
             raise PrecastError(f"{model} has no chat template; use `precast run {model} PROMPT`")
         params = sampling_params(llm, options)
-        click.echo(HELP, err=True)
+        if sys.stdin is not None and sys.stdin.isatty():
+            click.echo(HELP, err=True)
         opening = [{"role": "system", "content": system}] if system else []
         messages = list(opening)
         while (text := _ask()) is not None:
@@ -51,6 +55,8 @@ def command(model: str, system: str | None, **options: Any) -> None:
                     return
                 case "/reset":
                     messages = list(opening)
+                case "/help":
+                    click.echo(HELP, err=True)
                 case "":
                     continue
                 case command if command.startswith("/") and command[1:].isalpha():
@@ -75,7 +81,10 @@ def _ask() -> str | None:
 
 
 def _answer(llm: Any, messages: list[dict[str, str]], text: str, params: Any) -> None:
-    """Streams an answer and keeps it in `messages`; Ctrl-C stops it and keeps what came so far."""
+    """Streams an answer and keeps it in `messages`; Ctrl-C stops it and keeps what came so far.
+
+    A question that got no answer is forgotten.
+    """
     asked = [*messages, {"role": "user", "content": text}]
     parts: list[str] = []
     try:
@@ -86,7 +95,8 @@ def _answer(llm: Any, messages: list[dict[str, str]], text: str, params: Any) ->
     except KeyboardInterrupt:
         pass
     except RequestError as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"error: {error}; /reset starts over" if messages else f"error: {error}", err=True)
         return
     click.echo()
-    messages[:] = [*asked, {"role": "assistant", "content": "".join(parts)}]
+    if parts:
+        messages[:] = [*asked, {"role": "assistant", "content": "".join(parts)}]

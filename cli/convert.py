@@ -11,7 +11,12 @@ from precast.cli.options import progress_bars
 
 @click.command("convert")
 @click.argument("model")
-@click.option("--output-dir", required=True, type=click.Path(path_type=Path), help="The checkpoint folder to write.")
+@click.option(
+    "--output-dir",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The checkpoint folder to write; an older checkpoint there is replaced.",
+)
 @click.option(
     "--quant",
     type=click.Choice(["none", "int8"]),

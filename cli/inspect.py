@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import click
 
+from precast.cli.options import progress_bars
+
+WIDTH = 100
+"""Lists up to this length are printed on one line."""
+
 
 @click.command("inspect")
-@click.argument("path", type=click.Path(path_type=Path), required=False)
+@click.argument("model", metavar="PATH", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--verify", is_flag=True, help="Read an engine's every byte and check its checksums.")
 @click.option("--plan", "with_plan", is_flag=True, help="Print an engine's plan, one op a line.")
 @click.option("--families", is_flag=True, help="List the model families that can be converted.")
-def command(path: Path | None, as_json: bool, verify: bool, with_plan: bool, families: bool) -> int:
-    """Show what PATH is: an engine, a checkpoint, a Hugging Face folder, or a GGUF file.
+def command(model: str | None, as_json: bool, verify: bool, with_plan: bool, families: bool) -> int:
+    """Show what PATH is: an engine, a checkpoint, a Hugging Face folder, a GGUF file, or `demo`.
 
     \b
     Examples:
@@ -26,13 +30,15 @@ def command(path: Path | None, as_json: bool, verify: bool, with_plan: bool, fam
       precast inspect --families
     """
     if families:
-        if path is not None or verify or with_plan:
+        if model is not None or verify or with_plan:
             raise click.UsageError("--families stands alone")
         return _families(as_json)
-    if path is None:
+    if model is None:
         raise click.UsageError("give a PATH, or --families")
-    from precast.pipeline import kind_of
+    from precast.pipeline import kind_of, resolve
 
+    with progress_bars() as progress:
+        path = resolve(model, progress)
     kind = kind_of(path)
     if (verify or with_plan) and kind != "engine":
         raise click.UsageError("--verify and --plan are for engines")
@@ -74,12 +80,25 @@ def _families(as_json: bool) -> int:
 
 def _print(found: dict[str, Any], indent: str = "") -> None:
     for key, value in found.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and value:
             click.echo(f"{indent}{key}:")
             _print(value, indent + "  ")
-        elif isinstance(value, list):
-            click.echo(f"{indent}{key}: {'none' if not value else ''}")
+        elif isinstance(value, list | tuple) and len(", ".join(map(str, value))) > WIDTH:
+            click.echo(f"{indent}{key}:")
             for item in value:
                 click.echo(f"{indent}  {item}")
         else:
-            click.echo(f"{indent}{key}: {value}")
+            click.echo(f"{indent}{key}: {_text(key, value)}")
+
+
+def _text(key: str, value: Any) -> str:
+    """A value for people; sizes also in MB."""
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "none"
+    if value is None or value == {}:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if key.endswith("_bytes") and isinstance(value, int) and value >= 10**6:
+        return f"{value} ({value / 1e6:.1f} MB)"
+    return str(value)

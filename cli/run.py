@@ -27,7 +27,8 @@ from precast.errors import PrecastError
 @click.option(
     "--input-file",
     type=click.Path(path_type=Path),
-    help='Answer every line of a JSONL file, {"prompt": …} or {"messages": […]}, with JSON lines in its order.',
+    help='Answer every line of a JSONL file (`-`: standard input), {"prompt": …} or {"messages": […]}, with JSON lines '
+    "in its order.",
 )
 @click.option("--output-file", type=click.Path(path_type=Path), help="Where these JSON lines go. Default: printed.")
 @click.option("--raw", is_flag=True, help="Give the prompt as it is, without the model's chat template.")
@@ -58,8 +59,10 @@ def command(
       precast run engine - --json < question.txt
       precast run engine --input-file prompts.jsonl --output-file answers.jsonl
     """
-    if (prompt is None) == (input_file is None):
-        raise click.UsageError("give either a PROMPT or --input-file")
+    if prompt is None and input_file is None:
+        raise click.UsageError("give a PROMPT (`-`: standard input) or --input-file")
+    if prompt is not None and input_file is not None:
+        raise click.UsageError("give either a PROMPT or --input-file, not both")
     if input_file is None and output_file is not None:
         raise click.UsageError("--output-file needs --input-file")
     if input_file is not None and output_file is not None and output_file.resolve() == input_file.resolve():
@@ -103,19 +106,20 @@ def _answer_all(llm: Any, prompts: list[Any], params: Any, stats: bool, output_f
 
 
 def _text(prompt: str | None) -> str:
-    text = prompt if prompt != "-" else _decode(sys.stdin.buffer.read() if sys.stdin else b"", "standard input")
+    text = prompt if prompt != "-" else _decode(_standard_input(), "standard input")
     if not text:
         raise click.UsageError("the prompt is empty")
     return text
 
 
 def _lines(path: Path) -> list[Any]:
-    """The prompts of a JSONL file: texts, lists of token ids, lists of messages.
+    """The prompts of a JSONL file (`-`: standard input): texts, lists of token ids, lists of messages.
 
     Lines end at line feeds alone: JSON texts may hold the other separators of Unicode as they are.
     """
     prompts = []
-    for number, line in enumerate(_decode(path.read_bytes(), str(path)).split("\n"), 1):
+    data, where = (_standard_input(), "standard input") if str(path) == "-" else (path.read_bytes(), str(path))
+    for number, line in enumerate(_decode(data, where).split("\n"), 1):
         if not line.strip():
             continue
         try:
@@ -123,14 +127,18 @@ def _lines(path: Path) -> list[Any]:
         except (ValueError, RecursionError):
             value = None
         if not isinstance(value, dict) or len(value) != 1 or not value.keys() <= {"prompt", "messages"}:
-            raise PrecastError(f'{path}, line {number}: expected {{"prompt": …}} or {{"messages": […]}}')
+            raise PrecastError(f'{where}, line {number}: expected {{"prompt": …}} or {{"messages": […]}}')
         prompt = value.get("prompt", value.get("messages"))
         if not prompt or not isinstance(prompt, str | list):
-            raise PrecastError(f"{path}, line {number}: the prompt is empty, or neither a text nor a list")
+            raise PrecastError(f"{where}, line {number}: the prompt is empty, or neither a text nor a list")
         prompts.append(prompt)
     if not prompts:
-        raise PrecastError(f"{path} has no prompts")
+        raise PrecastError(f"{where} has no prompts")
     return prompts
+
+
+def _standard_input() -> bytes:
+    return sys.stdin.buffer.read() if sys.stdin else b""  # None: closed before the start
 
 
 def _decode(data: bytes, where: str) -> str:

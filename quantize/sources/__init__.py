@@ -31,6 +31,6 @@ def open_source(path: Path) -> Source:
         return GgufSource(path)
     if head.startswith(LFS_POINTER):
         raise SourceError(f"{path} is a Git LFS pointer, not the model; run `git lfs pull` in its folder")
-    if path.suffix == ".safetensors":
+    if path.suffix in (".safetensors", ".engine", ".json"):
         raise SourceError(f"{path} is one file of a model; give the folder that holds it and its config.json")
     raise SourceError(f"{path} is neither a Hugging Face folder nor a GGUF file")

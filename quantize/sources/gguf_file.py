@@ -73,6 +73,9 @@ class GgufSource(Source):
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: self._file.tensors[gguf_name].shape for name, gguf_name in self._names.items()}
 
+    def stored_as(self) -> dict[str, str]:
+        return {name: self._file.tensors[gguf_name].kind.name for name, gguf_name in self._names.items()}
+
     def rows(self, name: str, rows: slice | npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         gguf_name = self._names[name]
         if gguf_name.split(".")[-2] in self.family.gguf_permuted:

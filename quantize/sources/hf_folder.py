@@ -20,6 +20,7 @@ from precast.runtime.text.tokenizer import Tokenizer, read_json
 from precast.safetensors_file import SafetensorsFile
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+ENGINE_FORMAT = "precast-engine"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
@@ -41,6 +42,9 @@ class HfFolder(Source):
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: shard.tensors[name].shape for name, shard in self._home.items()}
+
+    def stored_as(self) -> dict[str, str]:
+        return {name: shard.tensors[name].dtype for name, shard in self._home.items()}
 
     def rows(self, name: str, rows: slice | npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         return np.array(self._home[name].tensor(name)[rows], np.float32)
@@ -65,10 +69,16 @@ class HfFolder(Source):
 
 def _read_config(folder: Path) -> dict[str, Any]:
     if not (folder / "config.json").is_file():
+        if ggufs := sorted(folder.glob("*.gguf")):
+            raise SourceError(f"{folder} has no config.json, but GGUF files; give one of them, like {ggufs[0]}")
         raise SourceError(f"{folder} has no config.json: not a Hugging Face model folder")
     config = read_config_object(folder / "config.json", SourceError)
     if config.get("format") == checkpoint.FORMAT:
-        raise SourceError(f"{folder} is a precast checkpoint already; build it with: precast build {folder}")
+        raise SourceError(
+            f"{folder} is a precast checkpoint already; build it with: precast build {folder} --output-dir ENGINE"
+        )
+    if config.get("format") == ENGINE_FORMAT:
+        raise SourceError(f"{folder} is a precast engine already; run it with: precast run {folder} PROMPT")
     if quantized := config.get("quantization_config"):
         method = quantized.get("quant_method") if isinstance(quantized, dict) else quantized
         raise SourceError(f"{folder} is already quantized ({method}); precast converts unquantized models so far")

@@ -28,6 +28,10 @@ class Source(ABC):
         """Name → shape of every tensor."""
 
     @abstractmethod
+    def stored_as(self) -> dict[str, str]:
+        """Name → what every tensor is stored in, as the file calls it: BF16, F32, Q8_0, …"""
+
+    @abstractmethod
     def rows(self, name: str, rows: slice | npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         """Rows of a tensor (of a vector: elements) as f32, to be kept and changed by the caller.
 

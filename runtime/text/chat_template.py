@@ -57,7 +57,7 @@ class ChatTemplate:
             templates = _configured(folder)
         if chosen is not None:
             if str(chosen) not in templates:
-                known = f"the model's are {', '.join(sorted(templates))}" if templates else "the model has none"
+                known = f"the model's templates: {', '.join(sorted(templates))}" if templates else "the model has none"
                 raise SourceError(f"{chosen} is neither a file nor the name of a chat template; {known}")
             return cls(templates[str(chosen)], special, where)
         if templates.keys() == {DEFAULT}:

@@ -177,7 +177,9 @@ def read_config(folder: Path) -> ModelConfig:
     """Reads `folder`/config.json. Raises CheckpointError when it is missing, not JSON, or not ours."""
     path = folder / "config.json"
     if not path.exists():
-        raise CheckpointError(f"{folder} has no config.json: not a checkpoint")
+        if not folder.exists():
+            raise CheckpointError(f"{folder} does not exist; give a checkpoint folder, which `precast convert` makes")
+        raise CheckpointError(f"{folder} has no config.json: not a checkpoint; make one with `precast convert`")
     return ModelConfig.from_json(read_config_object(path, CheckpointError), str(path))
 
 

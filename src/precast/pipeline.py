@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from precast.quantize import ConvertOptions
 
 DEMO = "demo"
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(?<!\.gguf)\Z")
 
 SMALL_ENGINE_BYTES = 64 << 20
 """Engines up to this size are compared with the reference, which takes seconds for them and minutes for larger ones."""
@@ -52,10 +55,10 @@ def resolve(model: str | Path, progress: Progress = silent) -> Path:
     if path.exists():
         return path
     text = str(model)
-    if text.count("/") == 1 and not text.startswith((".", "/", "~")):
+    if _HUB_ID.match(text) and not path.parent.exists():
         raise SourceError(
-            f"there is no {text} here, and model hubs are not supported so far: download the model's folder and give "
-            "its path"
+            f"there is no {text} here, and model hubs are not supported so far: download it, with hf download {text} "
+            f"--local-dir {path.name}, and give that folder"
         )
     raise SourceError(f"{text} does not exist; give a model folder, a GGUF file, an engine folder, or `{DEMO}`")
 

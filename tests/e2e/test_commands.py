@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,14 @@ def test_run_answers_a_file_in_its_order(engine: Path, tmp_path: Path) -> None:
     assert precast("run", engine, "--input-file", questions, *GREEDY).done().count("\n") == 4
 
 
+def test_run_answers_a_file_from_a_pipe(engine: Path) -> None:
+    lines = '{"prompt": "the dog"}\n{"prompt": "a cat"}\n'
+    answers = precast("run", engine, "--input-file", "-", *GREEDY, stdin=lines).done().splitlines()
+    assert json.loads(answers[0])["text"] + "\n" == precast("run", engine, "the dog", *GREEDY).done()
+    assert len(answers) == 2
+    assert "standard input, line 1" in precast("run", engine, "--input-file", "-", stdin="x").failed(1)
+
+
 def test_run_streams(engine: Path) -> None:
     """The first text arrives while the answer is still being made."""
     running = start("run", engine, "the", "--ignore-eos", "--max-tokens", 8000, "--raw")
@@ -128,6 +137,8 @@ def test_inspect_tells_what_each_thing_is(hf_folder: Path, checkpoint: Path, eng
     }
     assert shown["tiny-llama"]["kind"] == "huggingface"
     assert shown["tiny-llama"]["hidden_size"] == shown["checkpoint"]["hidden_size"] == 96
+    assert shown["tiny-llama"]["refused"] is None
+    assert set(shown["tiny-llama"]["stored_as"]) <= {"F32", "BF16"}
     assert shown["checkpoint"]["quantization"]["quant_algo"] == "W8A8_DYNAMIC"
     assert shown["engine"]["kind"] == "engine"
     assert shown["engine"]["build_config"]["max_seq_len"] == 8192
@@ -136,6 +147,16 @@ def test_inspect_tells_what_each_thing_is(hf_folder: Path, checkpoint: Path, eng
     verified = json.loads(precast("inspect", engine, "--verify", "--json").done())
     assert verified["damage"] == []
     assert verified["verified_bytes"] > 0
+
+
+def test_inspect_tells_why_a_model_would_be_refused(hf_folder: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "strange"
+    shutil.copytree(hf_folder, copy)
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | {"model_type": "lama"}))
+    refused = json.loads(precast("inspect", copy, "--json").done())["refused"]
+    assert "llama" in refused
+    assert f"error: {refused}" == precast("convert", copy, "--output-dir", tmp_path / "x").failed(1)
 
 
 def test_cache_lists_verifies_and_prunes(hf_folder: Path, tmp_path: Path) -> None:
@@ -204,4 +225,5 @@ def test_chat_reads_lines_from_a_pipe(engine: Path) -> None:
     done = precast("chat", engine, *GREEDY, stdin="the dog\n\n/nothing\n/reset\nthe dog\n")
     first, second = done.done().splitlines()
     assert first == second
+    assert done.err.startswith("there is no /nothing")  # and no greeting
     assert "there is no /nothing" in done.err

