@@ -84,6 +84,19 @@ class Terminal:
         """Types keys; "\\x03" is Ctrl-C, "\\x04" Ctrl-D."""
         os.write(self._fd, keys.encode())
 
+    def interrupt_prompt(self) -> None:
+        """Presses Ctrl-C at a prompt until a new prompt is shown. Once would not always do: Python's readline loses a
+        signal that comes between its printing the prompt and its waiting for a key."""
+        seen = self.text.count("> ")
+        deadline = time.monotonic() + TIMEOUT_S
+        while self.text.count("> ") == seen:
+            self.type("\x03")
+            again = time.monotonic() + 1
+            while self.text.count("> ") == seen and time.monotonic() < again:
+                assert time.monotonic() < deadline, f"Ctrl-C gave no new prompt: {self.text}"
+                self._poll(again)
+        self._read_to = self.text.rindex("> ") + 2
+
     def wait_for(self, text: str) -> None:
         """Waits until `text` is shown after what was waited for before."""
         deadline = time.monotonic() + TIMEOUT_S
@@ -99,6 +112,11 @@ class Terminal:
             pass
         os.close(self._fd)
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def _poll(self, deadline: float) -> None:
+        """Reads what comes until the deadline, if anything."""
+        if select.select([self._fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            assert self._read(deadline), f"the command ended: {self.text}"
 
     def _read(self, deadline: float) -> bool:
         ready, _, _ = select.select([self._fd], [], [], max(0.0, deadline - time.monotonic()))

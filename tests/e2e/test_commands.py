@@ -215,8 +215,7 @@ def test_chat_ctrl_c_stops_only_the_answer(engine: Path) -> None:
         terminal.wait_for(terminal.text[-1])
     terminal.type("\x03")
     terminal.wait_for("> ")
-    terminal.type("\x03")  # with no answer under way it does nothing
-    terminal.wait_for("> ")
+    terminal.interrupt_prompt()  # with no answer under way it does nothing
     terminal.type("/exit\n")
     assert terminal.end() == 0
 
