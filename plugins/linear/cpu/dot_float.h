@@ -129,8 +129,9 @@ struct Bf16 {
 
 // acc [Panels][Rows][16] += the packed activations · panels w, w + panel_stride, … over `columns` of K, in rising K.
 // Rows r of panel p stand at acc + p · acc_stride + 16 · r.
+// Out of line: inlined beside the epilogue, GCC 12 keeps the sums in memory.
 template <typename Format, int Rows, int Panels>
-void dot_float(const typename Format::Weight* w, int64_t panel_stride, const float* x, int columns, float* acc,
+__attribute__((noinline)) void dot_float(const typename Format::Weight* w, int64_t panel_stride, const float* x, int columns, float* acc,
                int64_t acc_stride) {
   F32 sum[Panels * kVectors][Rows];
 #pragma GCC unroll 8
