@@ -131,8 +131,8 @@ struct Bf16 {
 // Rows r of panel p stand at acc + p · acc_stride + 16 · r.
 // Out of line: inlined beside the epilogue, GCC 12 keeps the sums in memory.
 template <typename Format, int Rows, int Panels>
-__attribute__((noinline)) void dot_float(const typename Format::Weight* w, int64_t panel_stride, const float* x, int columns, float* acc,
-               int64_t acc_stride) {
+__attribute__((noinline)) void dot_float(const typename Format::Weight* w, int64_t panel_stride, const float* x,
+                                         int columns, float* acc, int64_t acc_stride) {
   F32 sum[Panels * kVectors][Rows];
 #pragma GCC unroll 8
   for (int v = 0; v < Panels * kVectors; ++v) {

@@ -119,8 +119,8 @@ inline void dot_i8_rows(const Weight8* w, const QuantizedTile& x, int k, int col
 // weight's scale). Sums over `columns` of K are exact; their scaled values are added in rising K. Out of line: inlined
 // beside the epilogue, GCC 12 keeps the sums in memory.
 template <int Rows, int Panels>
-__attribute__((noinline)) void dot_i8(const Weight8* w, [[maybe_unused]] int64_t panel_bytes, const QuantizedTile& x, int k, int columns,
-                   float* acc) {
+__attribute__((noinline)) void dot_i8(const Weight8* w, [[maybe_unused]] int64_t panel_bytes, const QuantizedTile& x,
+                                      int k, int columns, float* acc) {
   for (int i = 0; i < Panels * Rows * kPanel; i += kLanes) store(acc + i, zero());
   if constexpr (Rows == 1) {
     dot_i8_row<Panels>(w, panel_bytes, x, k, columns, acc);

@@ -26,7 +26,8 @@ __attribute__((always_inline)) inline void dot4(__m512i& sum, __m512i w, __m512i
 // weight's scale). Sums over `columns` of K are exact; their scaled values are added in rising K. Out of line: inlined
 // beside the epilogue, GCC 12 keeps the sums in memory.
 template <int Rows, int Panels>
-__attribute__((noinline)) void dot_i8(const Weight8* w, int64_t panel_bytes, const QuantizedTile& x, int k, int columns, float* acc) {
+__attribute__((noinline)) void dot_i8(const Weight8* w, int64_t panel_bytes, const QuantizedTile& x, int k, int columns,
+                                      float* acc) {
   static_assert(Rows * Panels + Panels < 32);
   for (int i = 0; i < Panels * Rows * kPanel; i += kLanes) store(acc + i, zero());
   const int8_t* q = x.q;
