@@ -29,7 +29,7 @@ HELP = "/reset starts over, /exit ends (as does Ctrl-D), /help says this; Ctrl-C
 @sampling_options
 @runtime_options
 def command(model: str, system: str | None, **options: Any) -> None:
-    """Talk to MODEL: an engine, a checkpoint, a model folder, a GGUF file, or `demo`.
+    """Talk to MODEL: an engine, a checkpoint, a model folder, a GGUF file, a hub id, or `demo`.
 
     A model that is not an engine is converted and built once, into the build cache. /reset starts over, /exit or Ctrl-D
     ends, and Ctrl-C stops an answer.

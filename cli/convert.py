@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from precast.cli.options import progress_bars
+from precast.cli.options import progress_bars, revision_option
 
 
 @click.command("convert")
@@ -44,6 +44,7 @@ from precast.cli.options import progress_bars
 @click.option(
     "--exclude", multiple=True, help="Checkpoint modules to leave unquantized, as a shell pattern (repeatable)."
 )
+@revision_option
 def command(
     model: str,
     output_dir: Path,
@@ -52,20 +53,22 @@ def command(
     activation_group_size: int | None,
     rotate: bool | None,
     exclude: tuple[str, ...],
+    revision: str | None,
 ) -> None:
-    """Convert MODEL (a Hugging Face folder, a GGUF file, or `demo`) into a checkpoint.
+    """Convert MODEL (a Hugging Face folder, a GGUF file, a hub id, or `demo`) into a checkpoint.
 
     \b
     Examples:
       precast convert ./SmolLM2-135M-Instruct --output-dir ckpt --quant int8
       precast convert model.gguf --output-dir ckpt
+      precast convert HuggingFaceTB/SmolLM2-135M-Instruct --output-dir ckpt
     """
     from precast.pipeline import resolve
     from precast.quantize import ConvertOptions, convert
 
     options = ConvertOptions(quant, dtype, activation_group_size, rotate, exclude)
     with progress_bars() as progress:
-        convert(resolve(model, progress), output_dir, options, progress)
+        convert(resolve(model, progress, revision), output_dir, options, progress)
     click.echo(
         f"wrote the checkpoint {output_dir}; build it with: precast build {output_dir} --output-dir ENGINE", err=True
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from precast.cli.options import progress_bars
+from precast.cli.options import progress_bars, revision_option
 
 WIDTH = 100
 """Lists up to this length are printed on one line."""
@@ -19,8 +19,11 @@ WIDTH = 100
 @click.option("--verify", is_flag=True, help="Read an engine's every byte and check its checksums.")
 @click.option("--plan", "with_plan", is_flag=True, help="Print an engine's plan, one op a line.")
 @click.option("--families", is_flag=True, help="List the model families that can be converted.")
-def command(model: str | None, as_json: bool, verify: bool, with_plan: bool, families: bool) -> int:
-    """Show what PATH is: an engine, a checkpoint, a Hugging Face folder, a GGUF file, or `demo`.
+@revision_option
+def command(
+    model: str | None, as_json: bool, verify: bool, with_plan: bool, families: bool, revision: str | None
+) -> int:
+    """Show what PATH is: an engine, a checkpoint, a Hugging Face folder, a GGUF file, a hub id, or `demo`.
 
     \b
     Examples:
@@ -38,7 +41,7 @@ def command(model: str | None, as_json: bool, verify: bool, with_plan: bool, fam
     from precast.pipeline import kind_of, resolve
 
     with progress_bars() as progress:
-        path = resolve(model, progress)
+        path = resolve(model, progress, revision)
     kind = kind_of(path)
     if (verify or with_plan) and kind != "engine":
         raise click.UsageError("--verify and --plan are for engines")

@@ -120,12 +120,19 @@ def sampling_params(llm: Any, options: dict[str, Any]) -> Any:
 
 
 def model_options(command: F) -> F:
-    """--quant: what is done with a MODEL that is not an engine."""
-    return click.option(
-        "--quant",
-        type=click.Choice(["none", "int8"]),
-        help="How to convert a model that is not an engine yet. Default: int8.",
-    )(command)
+    """--quant and --revision: what is done with a MODEL that is not an engine."""
+    return revision_option(
+        click.option(
+            "--quant",
+            type=click.Choice(["none", "int8"]),
+            help="How to convert a model that is not an engine yet. Default: int8.",
+        )(command)
+    )
+
+
+def revision_option(command: F) -> F:
+    """--revision."""
+    return click.option("--revision", help="The branch, tag or commit of a hub id. Default: its main branch.")(command)
 
 
 def chat_template_option(command: F) -> F:
@@ -151,6 +158,7 @@ def load_llm(model: str, options: dict[str, Any]) -> Any:
             model,
             convert_options=converting,
             progress=progress,
+            revision=options["revision"],
             num_threads=options["num_threads"],
             kv_cache_memory=options["kv_cache_memory"],
             chat_template=options["chat_template"],

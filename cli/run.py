@@ -48,7 +48,8 @@ def command(
     stats: bool,
     **options: Any,
 ) -> int:
-    """Answer PROMPT (`-`: standard input) with MODEL: an engine, a checkpoint, a model folder, a GGUF file, or `demo`.
+    """Answer PROMPT (`-`: standard input) with MODEL: an engine, a checkpoint, a model folder, a GGUF file, a hub id,
+    or `demo`.
 
     A model that is not an engine is converted and built once, into the build cache.
 

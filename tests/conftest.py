@@ -10,8 +10,11 @@ import pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The build cache of the session, also of processes that tests start: nobody's own cache is touched."""
+    """The build cache of the session, also of processes that tests start: nobody's own cache is touched, and no hub is
+    asked."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PRECAST_CACHE", str(folder))
+        patch.setenv("HF_HOME", str(folder / "hub"))
+        patch.setenv("HF_HUB_OFFLINE", "1")
         yield folder

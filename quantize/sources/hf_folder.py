@@ -14,14 +14,13 @@ from precast import checkpoint, files
 from precast.errors import SourceError
 from precast.json_file import read_config_object
 from precast.quantize.sources.hf_tokenizer import made_tokenizer
+from precast.quantize.sources.recognise import INDEX, SINGLE, listed, quantizer_of, why_not, why_not_config
 from precast.quantize.sources.source import Source
 from precast.runtime.text.chat_template import ChatTemplate
 from precast.runtime.text.tokenizer import Tokenizer, read_json
 from precast.safetensors_file import SafetensorsFile
 
-SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 ENGINE_FORMAT = "precast-engine"
-PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
@@ -34,8 +33,11 @@ class HfFolder(Source):
         """Raises SourceError for what cannot be converted, in one sentence."""
         self.folder = folder
         self.where = str(folder)
-        self.config = _read_config(folder)
+        self.config = read_hf_config(folder, self.where)
+        if reason := why_not(self.where, listed(folder)):
+            raise SourceError(reason)
         self._home = _open_shards(folder)
+        self._check_unquantized()
         self.dtype = self._main_dtype()
         _check_side_files(folder)
         self._made = made_tokenizer(folder)
@@ -54,6 +56,15 @@ class HfFolder(Source):
         for name, content in self._made.items():
             files.write_json(folder / name, content)
 
+    def _check_unquantized(self) -> None:
+        """Quantizers may leave their tensors and say nothing in config.json."""
+        if found := quantizer_of(self._home):
+            quantizer, name = found
+            raise SourceError(
+                f"{self._home[name].path}: tensor {name} is of a model that is already quantized ({quantizer}); "
+                "precast converts unquantized models so far: give the model that it was made of"
+            )
+
     def _main_dtype(self) -> str:
         sizes: Counter[str] = Counter()
         for name, shard in self._home.items():
@@ -67,11 +78,10 @@ class HfFolder(Source):
         return sizes.most_common(1)[0][0]
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
+def read_hf_config(folder: Path, where: str) -> dict[str, Any]:
+    """config.json of a Hugging Face folder. Raises SourceError when there is none, and for one of something else."""
     if not (folder / "config.json").is_file():
-        if ggufs := sorted(folder.glob("*.gguf")):
-            raise SourceError(f"{folder} has no config.json, but GGUF files; give one of them, like {ggufs[0]}")
-        raise SourceError(f"{folder} has no config.json: not a Hugging Face model folder")
+        raise SourceError(why_not(where, listed(folder) - {"config.json"}))
     config = read_config_object(folder / "config.json", SourceError)
     if config.get("format") == checkpoint.FORMAT:
         raise SourceError(
@@ -79,9 +89,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
         )
     if config.get("format") == ENGINE_FORMAT:
         raise SourceError(f"{folder} is a precast engine already; run it with: precast run {folder} PROMPT")
-    if quantized := config.get("quantization_config"):
-        method = quantized.get("quant_method") if isinstance(quantized, dict) else quantized
-        raise SourceError(f"{folder} is already quantized ({method}); precast converts unquantized models so far")
+    if reason := why_not_config(where, config):
+        raise SourceError(reason)
     return config
 
 
@@ -92,11 +101,7 @@ def _open_shards(folder: Path) -> dict[str, SafetensorsFile]:
         if not file.tensors:
             raise SourceError(f"{file.path} holds no tensors")
         return dict.fromkeys(file.tensors, file)
-    shards: dict[str, set[str]] = {}
-    for tensor, name in _weight_map(folder).items():
-        if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
-            raise SourceError(f"{folder}: the index sends {tensor} to {name!r}, not a safetensors file of this folder")
-        shards.setdefault(name, set()).add(tensor)
+    shards = index_shards(folder)
     for name in shards:
         if not (folder / name).is_file():
             raise SourceError(f"{folder} lacks {name}, which the index names; the download is not complete")
@@ -111,18 +116,17 @@ def _open_shards(folder: Path) -> dict[str, SafetensorsFile]:
     return home
 
 
-def _weight_map(folder: Path) -> dict[str, Any]:
-    if not (folder / INDEX).exists():
-        if any(any(folder.glob(pattern)) for pattern in PICKLES):
-            raise SourceError(
-                f"{folder} holds its weights as pickles (.bin, .pt), which can run code when they are read; precast "
-                "reads safetensors only: save the model again with transformers' save_pretrained"
-            )
-        raise SourceError(f"{folder} has neither {SINGLE} nor {INDEX}")
+def index_shards(folder: Path) -> dict[str, set[str]]:
+    """The files that a folder's index names → the tensors in each. Raises SourceError for an index that cannot be."""
     found = read_json(folder / INDEX).get("weight_map")
     if not isinstance(found, dict) or not found:
         raise SourceError(f"{folder / INDEX} has no usable weight_map")
-    return found
+    shards: dict[str, set[str]] = {}
+    for tensor, name in found.items():
+        if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
+            raise SourceError(f"{folder}: the index sends {tensor} to {name!r}, not a safetensors file of this folder")
+        shards.setdefault(name, set()).add(tensor)
+    return shards
 
 
 def _check_side_files(folder: Path) -> None:

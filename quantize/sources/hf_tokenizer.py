@@ -11,6 +11,7 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, normalizers
 
 from precast.errors import SourceError
+from precast.json_file import read_small_file
 from precast.quantize.sources.pre_tokenizers import PRE_TOKENIZERS
 from precast.quantize.sources.sentencepiece import around, read_model
 from precast.runtime.text.tokenizer import read_json
@@ -86,13 +87,10 @@ def _of_vocab_and_merges(folder: Path, config: dict[str, Any]) -> tuple[Tokenize
 
 
 def _merges(path: Path) -> list[tuple[str, str]]:
+    data = read_small_file(path, SourceError, MAX_MERGES_BYTES, "a list of merges")
     try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_MERGES_BYTES + 1)
-        if len(data) > MAX_MERGES_BYTES:
-            raise SourceError(f"{path} is larger than {MAX_MERGES_BYTES >> 20} MiB: not a list of merges")
         lines = data.decode().split("\n")
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise SourceError(f"{path} cannot be read: {error}") from None
     pairs = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
     if wrong := next((pair for pair in pairs if len(pair) != 2), None):

@@ -15,6 +15,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, processors
 
 from precast.errors import SourceError
+from precast.json_file import read_small_file
 from precast.runtime.text.tokenizer_limits import refuse_charsmap
 
 # Kinds of pieces; GGUF's tokenizer.ggml.token_type has the same numbers.
@@ -109,13 +110,7 @@ def around(tokenizer: Tokenizer, before: str | None, after: str | None = None) -
 
 def read_model(path: Path) -> SentencePiece:
     """Reads `tokenizer.model`. Raises SourceError for another kind of file, and for models that cannot be rebuilt."""
-    try:
-        size = path.stat().st_size
-        if size > MAX_FILE_BYTES:
-            raise SourceError(f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB: not a sentencepiece model")
-        data = path.read_bytes()
-    except OSError as error:
-        raise SourceError(f"{path} cannot be read: {error.strerror}") from None
+    data = read_small_file(path, SourceError, MAX_FILE_BYTES, "a sentencepiece model")
     try:
         model = _model(data)
     except (ValueError, struct.error, UnicodeDecodeError):

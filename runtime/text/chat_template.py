@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from precast.errors import RequestError, SourceError
+from precast.json_file import read_small_file
 from precast.runtime.text import template_process
 from precast.runtime.text.tokenizer import read_json, read_special_tokens
 
@@ -111,14 +112,11 @@ def _files(folder: Path) -> dict[str, str]:
 
 
 def _read(path: Path) -> str:
+    data = read_small_file(path, SourceError, MAX_TEMPLATE_BYTES, "a chat template")
     try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_TEMPLATE_BYTES + 1)
-        if len(data) > MAX_TEMPLATE_BYTES:
-            raise SourceError(f"{path} is larger than {MAX_TEMPLATE_BYTES >> 20} MiB: not a chat template")
         # As text files are read, with one kind of line end.
         return data.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise SourceError(f"{path} cannot be read: {error}") from None
 
 

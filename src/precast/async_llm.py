@@ -25,7 +25,8 @@ class AsyncLLM(async_llm.AsyncLLM):
         convert_options: ConvertOptions | None = None,
         build_options: BuildOptions | None = None,
         progress: Progress = silent,
+        revision: str | None = None,
         **options: Unpack[RuntimeOptions],
     ) -> None:
         """As `precast.LLM`."""
-        super().__init__(engine_for(model, convert_options, build_options, progress), **options)
+        super().__init__(engine_for(model, convert_options, build_options, progress, revision), **options)

@@ -34,15 +34,17 @@ def read_object(path: Path, error: type[PrecastError], *, optional: bool = False
     return value
 
 
-def read_small_file(path: Path, error: type[PrecastError]) -> bytes:
-    """What is in a file beside a model's weights. Raises `error` when it is too large, a Git LFS pointer, or no regular
-    file: devices have no end, and pipes may have no writer."""
+def read_small_file(
+    path: Path, error: type[PrecastError], most: int = MAX_BYTES, what: str = "a file that stands beside weights"
+) -> bytes:
+    """What is in a file beside a model's weights. Raises `error` when it has more than `most` bytes (it is not `what`
+    then), is a Git LFS pointer, or no regular file: devices have no end, and pipes may have no writer."""
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
             raise error(f"{path} cannot be read: it is not a regular file")
-        if status.st_size > MAX_BYTES:
-            raise error(f"{path} is larger than {MAX_BYTES >> 20} MiB: not a file that stands beside a model's weights")
+        if status.st_size > most:
+            raise error(f"{path} is larger than {most >> 20} MiB: not {what}")
         data = path.read_bytes()
     except OSError as wrong:
         raise error(f"{path} cannot be read: {wrong.strerror}") from None

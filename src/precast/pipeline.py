@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import asdict
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 DEMO = "demo"
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(?<!\.gguf)\Z")
-
 SMALL_ENGINE_BYTES = 64 << 20
 """Engines up to this size are compared with the reference, which takes seconds for them and minutes for larger ones."""
 
@@ -44,23 +42,38 @@ def kind_of(path: Path) -> str:
     return {ENGINE_FORMAT: "engine", CHECKPOINT_FORMAT: "checkpoint"}.get(str(named), "source")
 
 
-def resolve(model: str | Path, progress: Progress = silent) -> Path:
-    """The folder or file that MODEL names; `demo` is fetched. Raises SourceError when there is none."""
-    if model == DEMO:
-        from precast.builder import build_cache
-        from precast.quantize.demo import fetch_demo
+def resolve(model: str | Path, progress: Progress = silent, revision: str | None = None) -> Path:
+    """The folder or file that MODEL names; `demo` and hub ids are fetched. What is here goes before what a hub has.
 
-        return fetch_demo(build_cache.cache_dir(), progress)
+    `revision`: the branch, tag or commit of a hub id. Raises SourceError when there is no such model.
+    """
     path = Path(os.path.expanduser(model))  # Path.expanduser raises where there is no such user
-    if path.exists():
-        return path
-    text = str(model)
-    if _HUB_ID.match(text) and not path.parent.exists():
-        raise SourceError(
-            f"there is no {text} here, and model hubs are not supported so far: download it, with hf download {text} "
-            f"--local-dir {path.name}, and give that folder"
-        )
-    raise SourceError(f"{text} does not exist; give a model folder, a GGUF file, an engine folder, or `{DEMO}`")
+    if model == DEMO or path.exists():
+        if revision is not None:
+            raise SourceError(f"{model} is no hub id, and only those have revisions; leave the revision {revision} out")
+        return _demo(progress) if model == DEMO else path
+    from precast.quantize.sources import hub
+
+    if hub.HUB_ID.match(str(model)) and not path.parent.exists():
+        return hub.fetch(str(model), revision)
+    raise SourceError(f"{model} does not exist; {_instead(path, bool(hub.HUB_ID.match(str(model))))}")
+
+
+def _demo(progress: Progress) -> Path:
+    from precast.builder import build_cache
+    from precast.quantize.demo import fetch_demo
+
+    return fetch_demo(build_cache.cache_dir(), progress)
+
+
+def _instead(path: Path, like_hub_id: bool) -> str:
+    """What to give instead of a path that is not there."""
+    beside = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+    if near := get_close_matches(path.name, beside, 1):
+        return f"did you mean {path.parent / near[0]}?"
+    if like_hub_id:
+        return f"a hub is not asked, since the folder {path.parent} is here: correct the name, or go to another folder"
+    return f"give a model folder, a GGUF file, an engine folder, a hub id like org/name, or `{DEMO}`"
 
 
 def engine_for(
@@ -68,12 +81,14 @@ def engine_for(
     convert_options: ConvertOptions | None = None,
     build_options: BuildOptions | None = None,
     progress: Progress = silent,
+    revision: str | None = None,
 ) -> Path:
     """The engine folder of any MODEL: itself when it is one, else converted and built through the build cache.
 
-    `convert_options` default to int8. Raises PrecastError when the model cannot be converted or built here.
+    `convert_options` default to int8; `revision`: of a hub id. Raises PrecastError when the model cannot be had, or
+    not be converted or built here.
     """
-    path = resolve(model, progress)
+    path = resolve(model, progress, revision)
     kind = kind_of(path)
     if kind == "engine":
         if convert_options is not None or build_options is not None:
@@ -179,7 +194,7 @@ def _compare_with_reference(engine: Path, checkpoint: Path) -> None:
 
 
 class LLM(llm.LLM):
-    """`precast.runtime.llm.LLM` for any MODEL: a folder, a GGUF file, `demo`, or an engine."""
+    """`precast.runtime.llm.LLM` for any MODEL: a folder, a GGUF file, a hub id, `demo`, or an engine."""
 
     def __init__(
         self,
@@ -188,7 +203,8 @@ class LLM(llm.LLM):
         convert_options: ConvertOptions | None = None,
         build_options: BuildOptions | None = None,
         progress: Progress = silent,
+        revision: str | None = None,
         **options: Unpack[RuntimeOptions],
     ) -> None:
         """Converts and builds through the build cache what is not an engine yet; raises as `engine_for` does too."""
-        super().__init__(engine_for(model, convert_options, build_options, progress), **options)
+        super().__init__(engine_for(model, convert_options, build_options, progress, revision), **options)

@@ -48,11 +48,6 @@ def test_a_path_that_is_not_there_is_one_sentence() -> None:
         pipeline.resolve("./nothing/here")
 
 
-def test_a_hub_name_is_refused_by_its_name() -> None:
-    with pytest.raises(SourceError, match="HuggingFaceTB/SmolLM2 here, and model hubs are not supported"):
-        pipeline.resolve("HuggingFaceTB/SmolLM2")
-
-
 def test_the_demo_is_looked_up_in_the_cache(cache: Path) -> None:
     from precast.quantize.demo import FOLDER, GGUF
 
