@@ -18,6 +18,7 @@ from precast.plugins.activation.reference import activation, gated_activation
 from precast.plugins.add.reference import add
 from precast.plugins.embed.reference import embed
 from precast.plugins.gather_rows.reference import gather_rows
+from precast.plugins.kv_append.reference import kv_round
 from precast.plugins.layer_norm.reference import layer_norm
 from precast.plugins.linear import reference as linear_reference
 from precast.plugins.moe.reference import Expert, moe
@@ -46,12 +47,12 @@ class Interpreter:
         self.values = [np.zeros(shape, np.float32) for _ in range(self.config.num_hidden_layers)]
         self.length = 0
 
-    def run(self, tokens: list[int], kv_dtype: np.dtype[Any] | None = None) -> F32:
+    def run(self, tokens: list[int], kv_cache_dtype: str = "float32") -> F32:
         """Appends `tokens` to the sequence; → logits f32 [len(tokens), vocab_size] of every position.
 
-        `kv_dtype`: the dtype that keys and values are rounded to (None: f32).
+        `kv_cache_dtype`: how keys and values are rounded (plugins/kv_append/reference.py).
         """
-        self.kv_dtype = kv_dtype
+        self.kv_cache_dtype = kv_cache_dtype
         self.positions = np.arange(self.length, self.length + len(tokens))
         values: dict[Value, F32] = {}
         for op in self.graph.ops:
@@ -156,8 +157,7 @@ class Interpreter:
         x = qkv.reshape(len(qkv), -1, c.head_size)
         q, k, v = np.split(x, [c.num_attention_heads, c.num_attention_heads + c.num_key_value_heads], axis=1)
         for cache, new in ((self.keys, k), (self.values, v)):
-            rounded = new if self.kv_dtype is None else new.astype(self.kv_dtype).astype(np.float32)
-            cache[layer] = np.concatenate([cache[layer], rounded])
+            cache[layer] = np.concatenate([cache[layer], kv_round(new, self.kv_cache_dtype)])
         return q.reshape(len(qkv), -1)
 
     def _attention(self, op: Op, x: F32) -> F32:

@@ -42,7 +42,10 @@ class BuildConfig:
 
 def resolve(options: BuildOptions, config: ModelConfig) -> BuildConfig:
     """Raises BuildError for a target or a limit that cannot work."""
-    from precast.plugins.kv_append.reference import PAGE_TOKENS  # here: who only looks into the cache needs no numpy
+    from precast.plugins.kv_append.reference import (
+        KV_DTYPES,
+        PAGE_TOKENS,
+    )  # here: who only looks into the cache needs no numpy
 
     if options.target != "cpu":
         raise BuildError(f"target {options.target!r} is not supported; this version builds for cpu")
@@ -69,8 +72,8 @@ def resolve(options: BuildOptions, config: ModelConfig) -> BuildConfig:
     kv = options.kv_cache_dtype
     if kv == "auto":
         kv = "float32" if config.dtype == "float32" and config.quantization.quant_algo is None else "bfloat16"
-    if kv not in ("float32", "bfloat16"):
-        raise BuildError(f"kv_cache_dtype {kv!r} is not supported; auto, float32 and bfloat16 are")
+    if kv not in KV_DTYPES:
+        raise BuildError(f"kv_cache_dtype {kv!r} is not supported; auto, {', '.join(KV_DTYPES)} are")
     return BuildConfig(options.target, options.max_batch_size, options.max_num_tokens, max_seq_len, kv)
 
 

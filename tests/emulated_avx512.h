@@ -71,6 +71,13 @@ inline __m512i widen(__m256i words) {
   return whole(_mm256_cvtepu16_epi32(_mm256_castsi256_si128(words)),
                _mm256_cvtepu16_epi32(_mm256_extracti128_si256(words, 1)));
 }
+inline __m512i widen_signed(__m128i bytes) {
+  return whole(_mm256_cvtepi8_epi32(bytes), _mm256_cvtepi8_epi32(_mm_unpackhi_epi64(bytes, bytes)));
+}
+inline __m512i both(const __m512i& a, const __m512i& b) {
+  const IntHalves x = halves(a), y = halves(b);
+  return whole(_mm256_and_si256(x.low, y.low), _mm256_and_si256(x.high, y.high));
+}
 template <int Comparison>
 __mmask16 compare(const __m512& a, const __m512& b) {
   const Halves x = halves(a), y = halves(b);
@@ -163,6 +170,8 @@ inline __m512 dot_bf16(const __m512& sum, const __m512& w, const __m512& x) {
 #define _mm512_cvtps_epi32(a) (precast::emulated::to_int(a))
 #define _mm512_cvtepi32_ps(a) (precast::emulated::to_float(a))
 #define _mm512_cvtepu16_epi32(a) (precast::emulated::widen(a))
+#define _mm512_cvtepi8_epi32(a) (precast::emulated::widen_signed(a))
+#define _mm512_and_si512(a, b) (precast::emulated::both(a, b))
 #define _mm512_add_epi32(a, b) (precast::emulated::add(a, b))
 #define _mm512_slli_epi32(a, count) (precast::emulated::shift_left(a, count))
 #define _mm512_castsi512_ps(a) (precast::emulated::bits<__m512>(a))

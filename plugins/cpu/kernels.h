@@ -62,11 +62,20 @@ struct QuantizedTile {
 
 // ---- attention ----------------------------------------------------------------------------------------------------
 
-enum class KvDType : uint8_t { f32, bf16 };
+enum class KvDType : uint8_t { f32, bf16, int8, fp8 };
+
+inline constexpr int64_t kv_element_bytes(KvDType dtype) {
+  return dtype == KvDType::f32 ? 4 : dtype == KvDType::bf16 ? 2 : 1;
+}
+// int8 and fp8 (E4M3) keys and values have a scale per token and KV head: value = element · scale. Rounding and what
+// zeros and non-finite values become: plugins/kv_append/reference.py.
+inline constexpr bool kv_is_scaled(KvDType dtype) { return dtype == KvDType::int8 || dtype == KvDType::fp8; }
 
 // One KV page of one layer and one KV head: K as [head_size][kPageTokens] (tokens are vector lanes of the scores),
-// directly followed by V as [kPageTokens][head_size].
-inline constexpr int64_t kv_block_elements(int head_size) { return int64_t{2} * kPageTokens * head_size; }
+// directly followed by V as [kPageTokens][head_size]; scaled ones by f32 scales of K [kPageTokens] and of V likewise.
+inline constexpr int64_t kv_block_bytes(int head_size, KvDType dtype) {
+  return 2 * kPageTokens * (head_size * kv_element_bytes(dtype) + (kv_is_scaled(dtype) ? 4 : 0));
+}
 
 struct AttentionShape {
   int32_t head_size;

@@ -58,6 +58,15 @@ inline F32 load_bf16(const bf16_t* p) {
   return _mm512_castsi512_ps(
       _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), 16));
 }
+inline F32 load_int8(const int8_t* p) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+}
+// E4M3 without NaN: the bits of sign and magnitude at their places in a float, whose exponent is 120 too small.
+inline F32 load_fp8(const uint8_t* p) {
+  const __m512i x = _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  const __m512i bits = _mm512_and_si512(_mm512_slli_epi32(x, 20), _mm512_set1_epi32(static_cast<int>(0x87F00000u)));
+  return mul(_mm512_castsi512_ps(bits), set1(0x1p120f));
+}
 // Sums fold the upper half onto the lower, down to one lane.
 inline __m256 fold(F32 x) { return _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1)); }
 inline __m256 fold_max(F32 x) { return _mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1)); }
@@ -92,6 +101,14 @@ inline void store_first(float* p, int n, F32 x) { _mm256_maskstore_ps(p, lane_ma
 inline F32 load_bf16(const bf16_t* p) {
   return _mm256_castsi256_ps(
       _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 16));
+}
+inline F32 load_int8(const int8_t* p) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+}
+inline F32 load_fp8(const uint8_t* p) {
+  const __m256i x = _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+  const __m256i bits = _mm256_and_si256(_mm256_slli_epi32(x, 20), _mm256_set1_epi32(static_cast<int>(0x87F00000u)));
+  return mul(_mm256_castsi256_ps(bits), set1(0x1p120f));
 }
 inline __m256 fold(F32 x) { return x; }
 inline __m256 fold_max(F32 x) { return x; }

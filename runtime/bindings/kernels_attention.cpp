@@ -2,11 +2,13 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "plugins/cpu/isa.h"
 #include "plugins/cpu/kernels.h"
+#include "plugins/cpu/kv_dtype_names.h"
 #include "runtime/bindings/arrays.h"
 #include "runtime/bindings/bindings.h"
 
@@ -17,16 +19,13 @@ using namespace nb::literals;
 
 namespace {
 
-// KV blocks [pages][2 · 32 · head_size]; bf16 as any 2-byte type.
-using Blocks = nb::ndarray<nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using ReadBlocks = nb::ndarray<nb::ro, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-
-template <typename B>
-KvDType kv_dtype(const B& blocks, size_t head_size) {
-  require(head_size >= 1 && head_size <= 4096 && blocks.shape(1) == 2 * kPageTokens * head_size &&
-              (blocks.itemsize() == 2 || blocks.itemsize() == 4),
-          "the blocks are not [pages][2·32·head_size] of float32 or bfloat16");
-  return blocks.itemsize() == 4 ? KvDType::f32 : KvDType::bf16;
+// Throws unless blocks are [pages][kv_block_bytes].
+KvDType kv_dtype(const std::string& name, size_t head_size, size_t block_bytes) {
+  const std::optional<KvDType> dtype = kv_dtype_named(name);
+  require(dtype && head_size >= 1 && head_size <= 4096 &&
+              block_bytes == static_cast<size_t>(kv_block_bytes(static_cast<int>(head_size), *dtype)),
+          "the blocks are not [pages][bytes of a KV block] of this dtype and head size, or the dtype is unknown");
+  return *dtype;
 }
 
 void rms_norm(const std::string& level, const Read<float, 2>& x, const std::optional<Read<float, 1>>& gain,
@@ -62,23 +61,22 @@ void rope(const std::string& level, const Write<float, 3>& x, const Read<float, 
   }
 }
 
-void kv_append(const std::string& level, const Blocks& blocks, int page, int slot, const Read<float, 1>& k,
-               const Read<float, 1>& v) {
+void kv_append(const std::string& level, const std::string& kv_cache_dtype, const Write<uint8_t, 2>& blocks, int page,
+               int slot, const Read<float, 1>& k, const Read<float, 1>& v) {
   require(k.shape(0) == v.shape(0), "k and v differ in length");
-  const KvDType dtype = kv_dtype(blocks, k.shape(0));
+  const KvDType dtype = kv_dtype(kv_cache_dtype, k.shape(0), blocks.shape(1));
   require(page >= 0 && static_cast<size_t>(page) < blocks.shape(0) && slot >= 0 && slot < kPageTokens,
           "the page or the slot lies outside the blocks");
-  auto* block =
-      static_cast<std::byte*>(blocks.data()) + static_cast<size_t>(page) * blocks.shape(1) * blocks.itemsize();
+  uint8_t* block = blocks.data() + static_cast<size_t>(page) * blocks.shape(1);
   kernel_table(level).kv_append(k.data(), v.data(), static_cast<int>(k.shape(0)), dtype, block, slot);
 }
 
-void attention_partial(const std::string& level, const Read<float, 3>& q, const ReadBlocks& blocks,
-                       const Read<int32_t, 1>& block_table, int first_position, float scale, int split,
-                       const Write<float, 2>& partial, int window, float softcap,
+void attention_partial(const std::string& level, const std::string& kv_cache_dtype, const Read<float, 3>& q,
+                       const Read<uint8_t, 2>& blocks, const Read<int32_t, 1>& block_table, int first_position,
+                       float scale, int split, const Write<float, 2>& partial, int window, float softcap,
                        const std::optional<Read<float, 1>>& slopes) {
   const size_t rows = q.shape(0), heads = q.shape(1), head_size = q.shape(2);
-  const KvDType dtype = kv_dtype(blocks, head_size);
+  const KvDType dtype = kv_dtype(kv_cache_dtype, head_size, blocks.shape(1));
   require(rows >= 1 && rows <= 4096 && heads >= 1 && heads <= 4096, "q has no rows or heads, or too many");
   require(first_position >= 0 && split >= 0 && split < 1 << 20, "the position or the split is negative, or too large");
   const size_t last = static_cast<size_t>(first_position) + rows - 1;
@@ -90,8 +88,7 @@ void attention_partial(const std::string& level, const Read<float, 3>& q, const 
   for (size_t j = 0; j < block_table.shape(0); ++j) {
     const int32_t page = block_table.data()[j];
     require(page >= 0 && static_cast<size_t>(page) < blocks.shape(0), "a page lies outside the blocks");
-    pages[j] =
-        static_cast<const std::byte*>(blocks.data()) + static_cast<size_t>(page) * blocks.shape(1) * blocks.itemsize();
+    pages[j] = blocks.data() + static_cast<size_t>(page) * blocks.shape(1);
   }
   const KernelTable& table = kernel_table(level);
   const AttentionShape shape{
@@ -126,11 +123,12 @@ void bind_attention_kernels(nb::module_& m) {
   m.def("layer_norm", &layer_norm, "level"_a, "x"_a, "gain"_a.none(), "bias"_a.none(), "epsilon"_a, "y"_a,
         "y f32 [rows][n] from x.");
   m.def("rope", &rope, "level"_a, "x"_a, "cos"_a, "sin"_a, "Rotates x f32 [rows][heads][head_size] in place.");
-  m.def("kv_append", &kv_append, "level"_a, "blocks"_a, "page"_a, "slot"_a, "k"_a, "v"_a,
-        "Writes k, v f32 [head_size] to a slot of blocks [pages][2·32·head_size].");
+  m.def("kv_append", &kv_append, "level"_a, "kv_cache_dtype"_a, "blocks"_a, "page"_a, "slot"_a, "k"_a, "v"_a,
+        "Writes k, v f32 [head_size] to a slot of blocks u8 [pages][bytes of a KV block].");
   m.def(
-      "attention_partial", &attention_partial, "level"_a, "q"_a, "blocks"_a, "block_table"_a, "first_position"_a,
-      "scale"_a, "split"_a, "partial"_a, "window"_a = 0, "softcap"_a = 0.0f, "slopes"_a = nb::none(),
+      "attention_partial", &attention_partial, "level"_a, "kv_cache_dtype"_a, "q"_a, "blocks"_a, "block_table"_a,
+      "first_position"_a, "scale"_a, "split"_a, "partial"_a, "window"_a = 0, "softcap"_a = 0.0f,
+      "slopes"_a = nb::none(),
       "One context split for q f32 [rows][heads of one KV head][head_size] → partial f32 [rows·heads][2 + head_size].");
   m.def("attention_merge", &attention_merge, "level"_a, "state"_a, "partial"_a, "Merges a later split into state.");
   m.def("attention_finish", &attention_finish, "level"_a, "state"_a, "out"_a, "out f32 [rows·heads][head_size].");

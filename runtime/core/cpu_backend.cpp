@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "plugins/cpu/isa.h"
+#include "plugins/cpu/kv_dtype_names.h"
 #include "runtime/core/cpu_op_maker.h"
 #include "runtime/core/cpu_quota.h"
 #include "runtime/core/step_check.h"
@@ -36,10 +37,11 @@ CpuModel read_model(const Attributes& a) {
   model.num_heads = integer("num_heads", 1, 1 << 12);
   model.num_kv_heads = integer("num_kv_heads", 1, model.num_heads);
   model.head_size = integer("head_size", 1, 1 << 12);
-  const std::string& dtype = a.text("kv_cache_dtype");
-  CpuOpMaker::expect(dtype == "float32" || dtype == "bfloat16", "kv_cache_dtype " + dtype + " is unknown");
   CpuOpMaker::expect(model.num_heads % model.num_kv_heads == 0, "num_heads is no multiple of num_kv_heads");
-  model.kv_dtype = dtype == "float32" ? KvDType::f32 : KvDType::bf16;
+  const std::string& name = a.text("kv_cache_dtype");
+  const std::optional<KvDType> dtype = kv_dtype_named(name);
+  CpuOpMaker::expect(dtype.has_value(), "kv_cache_dtype " + name + " is unknown");
+  model.kv_dtype = *dtype;
   return model;
 }
 

@@ -12,7 +12,7 @@ class KvPool {
  public:
   KvPool(int num_layers, int num_kv_heads, int head_size, KvDType dtype)
       : num_kv_heads_(num_kv_heads),
-        block_bytes_(kv_block_elements(head_size) * (dtype == KvDType::f32 ? 4 : 2)),
+        block_bytes_(kv_block_bytes(head_size, dtype)),
         page_bytes_(block_bytes_ * num_layers * num_kv_heads) {}
 
   int64_t page_bytes() const { return page_bytes_; }

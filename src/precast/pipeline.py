@@ -163,7 +163,6 @@ def finish(engine: Path, checkpoint: Path, progress: Progress = silent) -> None:
 
 def _compare_with_reference(engine: Path, checkpoint: Path) -> None:
     """One prompt through the engine's steps and through the interpreter. Raises EngineError when they differ."""
-    import ml_dtypes
     import numpy as np
 
     from precast._native import runtime
@@ -175,9 +174,9 @@ def _compare_with_reference(engine: Path, checkpoint: Path) -> None:
     limits = native.limits
     rows = min(REFERENCE_TOKENS, limits.max_num_tokens, limits.max_seq_len)
     tokens = np.arange(1, rows + 1) * 7919 % limits.vocab_size
-    kv_dtype = native.plan_attributes["kv_cache_dtype"]
+    kv_cache_dtype = str(native.plan_attributes["kv_cache_dtype"])
     interpreter = Interpreter(decoder(source.config), source, limits.max_seq_len)
-    expected = interpreter.run(tokens.tolist(), np.dtype(ml_dtypes.bfloat16) if kv_dtype == "bfloat16" else None)
+    expected = interpreter.run(tokens.tolist(), kv_cache_dtype)
     pages = np.arange(-(-rows // limits.page_tokens), dtype=np.int32)
     native.allocate_pages(len(pages))
     got = native.forward(
@@ -185,7 +184,7 @@ def _compare_with_reference(engine: Path, checkpoint: Path) -> None:
     )
     error = float(np.sqrt(np.mean((got - expected) ** 2)) / max(float(expected.std()), 1e-30))
     exact = source.config.dtype == "float32" and source.config.quantization.quant_algo is None
-    allowed = EXACT_TOLERANCE if exact and kv_dtype == "float32" else ROUNDED_TOLERANCE
+    allowed = EXACT_TOLERANCE if exact and kv_cache_dtype == "float32" else ROUNDED_TOLERANCE
     if not error <= allowed:
         raise EngineError(
             f"the engine of {checkpoint} computes other logits than the reference (error {error:.2g} of their standard "

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from precast._native import kernels
+from precast.plugins.kv_append.reference import KV_DTYPES, LARGEST, kv_bytes, kv_round
 
 PAGE = 32
 SPLIT = 256
@@ -16,38 +16,53 @@ SPLIT = 256
 Array = npt.NDArray[Any]
 F32 = npt.NDArray[np.float32]
 
-DTYPES = {"f32": np.dtype(np.float32), "bf16": np.dtype(ml_dtypes.bfloat16)}
-
 
 class Cache:
-    """The KV blocks of one layer and KV head for one sequence: pages in shuffled order, unused slots full of NaN."""
+    """The KV blocks of one layer and KV head for one sequence: pages in shuffled order, all bits of unused slots set,
+    which is NaN in every dtype that has it."""
 
     def __init__(self, level: str, k: F32, v: F32, dtype: str) -> None:
         """k, v f32 [L, D]. The values as the pages hold them are in `k` and `v`."""
-        self.level, self.dtype = level, DTYPES[dtype]
+        self.level, self.dtype = level, dtype
         length, head_size = k.shape
         num_pages = -(-length // PAGE)
         self.table = np.random.default_rng(1).permutation(num_pages + 2)[:num_pages].astype(np.int32)
-        self.blocks = np.full((num_pages + 2, 2 * PAGE * head_size), np.nan, self.dtype)
+        self.blocks = np.full((num_pages + 2, PAGE * kv_bytes(head_size, dtype)), 0xFF, np.uint8)
         for position in range(length):
             self.append(position, k[position], v[position])
-        self.k, self.v = (x.astype(self.dtype).astype(np.float32) for x in (k, v))
+        self.k, self.v = kv_round(k, dtype), kv_round(v, dtype)
 
-    @property
-    def raw(self) -> Array:
-        """The blocks as the bindings take them: numpy hands out no bfloat16."""
-        return self.blocks if self.dtype == np.float32 else self.blocks.view(np.uint16)
+    def pages(self) -> tuple[Array, Array, F32]:
+        """The blocks as `empty_pages` has them; scales of unscaled dtypes are 0."""
+        elements, num_pages = KV_DTYPES[self.dtype], len(self.blocks)
+        head_size = self.k.shape[1]
+        end = 2 * PAGE * head_size * elements.itemsize
+        keys, values = np.split(self.blocks[:, :end].copy().view(elements), 2, axis=1)
+        scales = np.zeros((num_pages, 2, PAGE), np.float32)
+        if self.dtype in LARGEST:
+            scales = self.blocks[:, end:].copy().view(np.float32).reshape(scales.shape)
+        return keys.reshape(num_pages, head_size, PAGE), values.reshape(num_pages, PAGE, head_size), scales
 
     def append(self, position: int, k: F32, v: F32) -> None:
         """Writes one token."""
-        kernels.kv_append(self.level, self.raw, int(self.table[position // PAGE]), position % PAGE, k, v)
+        page = int(self.table[position // PAGE])
+        kernels.kv_append(self.level, self.dtype, self.blocks, page, position % PAGE, k, v)
 
     def partial(self, q: F32, first_position: int, scale: float, split: int, **more: Any) -> F32:
         """One context split for q [rows, heads, D] → [rows·heads, 2 + D], in memory that held NaN before."""
         rows, heads, head_size = q.shape
         out = np.full((rows * heads, head_size + 2), np.nan, np.float32)
         kernels.attention_partial(
-            self.level, np.ascontiguousarray(q), self.raw, self.table, first_position, scale, split, out, **more
+            self.level,
+            self.dtype,
+            np.ascontiguousarray(q),
+            self.blocks,
+            self.table,
+            first_position,
+            scale,
+            split,
+            out,
+            **more,
         )
         return out
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from precast._native import kernels
-from precast.plugins.kv_append.reference import empty_pages, kv_append
+from precast.plugins.kv_append.reference import KV_DTYPES, LARGEST, empty_pages, kv_append, kv_round
 from precast.plugins.paged_attention.reference import paged_attention
 from tests.unit.attention_calls import PAGE, SPLIT, Cache
 
@@ -25,7 +25,7 @@ def reference(cache, q, first_position, scale, **more):
     return paged_attention(q, cache.k[:, None], cache.v[:, None], positions, scale, **more)
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("dtype", KV_DTYPES)
 @pytest.mark.parametrize("head_size", HEAD_SIZES)
 @pytest.mark.parametrize("heads", RATIOS)
 def test_attention_means_what_the_reference_says(level, dtype, head_size, heads):
@@ -37,12 +37,12 @@ def test_attention_means_what_the_reference_says(level, dtype, head_size, heads)
 
 @pytest.mark.parametrize("head_size", [1, 7, 13, 33, 100])
 def test_any_head_size_works(level, head_size):
-    cache, q, at, scale = case(level, "bf16", head_size, 3, 70, 9)
+    cache, q, at, scale = case(level, "bfloat16", head_size, 3, 70, 9)
     want = reference(cache, q, at, scale)
     np.testing.assert_allclose(cache.attend(q, at, scale), want, rtol=0, atol=1e-5 * np.abs(want).max())
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("dtype", KV_DTYPES)
 @pytest.mark.parametrize(("head_size", "heads"), [(40, 1), (64, 3), (80, 7), (128, 4), (256, 9)])
 def test_bits_of_a_row_depend_on_the_row_alone(level, dtype, head_size, heads):
     cache, q, at, scale = case(level, dtype, head_size, heads, 600, 90)
@@ -66,7 +66,7 @@ MORE = {
 }
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("dtype", KV_DTYPES)
 @pytest.mark.parametrize("name", MORE)
 def test_windows_caps_and_slopes_mean_what_the_reference_says(level, dtype, name):
     for length, rows in ((1, 1), (33, 33), (300, 1), (300, 40), (600, 90), (850, 3)):
@@ -78,13 +78,13 @@ def test_windows_caps_and_slopes_mean_what_the_reference_says(level, dtype, name
 
 @pytest.mark.parametrize("name", MORE)
 def test_bits_of_a_row_depend_on_the_row_alone_with_windows_caps_and_slopes(level, name):
-    cache, q, at, scale = case(level, "bf16", 64, 3, 600, 90)
+    cache, q, at, scale = case(level, "bfloat16", 64, 3, 600, 90)
     whole = cache.attend(q, at, scale, **MORE[name])
     for tile_rows in (1, 2, 3, 8, 31, 32, 64):
         assert cache.attend(q, at, scale, tile_rows, **MORE[name]).tobytes() == whole.tobytes(), tile_rows
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("dtype", KV_DTYPES)
 @pytest.mark.parametrize("window", [1, 30, 32, 257, 300])
 def test_tokens_before_the_window_do_not_matter(level, dtype, window):
     cache, q, at, scale = case(level, dtype, 64, 3, 600, 20)
@@ -100,7 +100,7 @@ def test_tokens_before_the_window_do_not_matter(level, dtype, window):
 
 
 def test_a_split_before_the_window_is_empty(level):
-    cache, q, at, scale = case(level, "bf16", 64, 2, SPLIT + 50, 6)
+    cache, q, at, scale = case(level, "bfloat16", 64, 2, SPLIT + 50, 6)
     partial = cache.partial(q, at, scale, 0, window=47).reshape(6, 2, -1)
     assert (partial[2:, :, 0] == -np.inf).all()  # rows at SPLIT + 46 … see nothing of it
     assert not partial[2:, :, 1:].any()
@@ -108,13 +108,13 @@ def test_a_split_before_the_window_is_empty(level):
 
 
 def test_capped_scores_of_huge_queries(level):
-    cache, q, at, scale = case(level, "f32", 64, 3, 300, 8, peak=1e30)
+    cache, q, at, scale = case(level, "float32", 64, 3, 300, 8, peak=1e30)
     want = reference(cache, q, at, scale, softcap=20.0)
     np.testing.assert_allclose(cache.attend(q, at, scale, softcap=20.0), want, rtol=0, atol=1e-4)
 
 
 def test_tokens_behind_a_row_do_not_matter(level):
-    cache, q, at, scale = case(level, "f32", 64, 3, 300, 50)
+    cache, q, at, scale = case(level, "float32", 64, 3, 300, 50)
     whole = cache.attend(q, at, scale)
     nothing = np.full(64, np.nan, np.float32)
     for position in range(280, 300):
@@ -125,7 +125,7 @@ def test_tokens_behind_a_row_do_not_matter(level):
 
 
 def test_rows_that_see_nothing_of_a_split_are_empty(level):
-    cache, q, at, scale = case(level, "bf16", 64, 2, SPLIT + 3, 6)
+    cache, q, at, scale = case(level, "bfloat16", 64, 2, SPLIT + 3, 6)
     partial = cache.partial(q, at, scale, 1).reshape(6, 2, -1)
     assert (partial[:3, :, 0] == -np.inf).all()
     assert not partial[:3, :, 1:].any()
@@ -133,7 +133,7 @@ def test_rows_that_see_nothing_of_a_split_are_empty(level):
 
 
 def test_merging_an_empty_split_changes_nothing(level):
-    cache, q, at, scale = case(level, "f32", 64, 2, 40, 4)
+    cache, q, at, scale = case(level, "float32", 64, 2, 40, 4)
     state = cache.partial(q, at, scale, 0)
     before = state.copy()
     empty = np.zeros_like(state)
@@ -143,7 +143,7 @@ def test_merging_an_empty_split_changes_nothing(level):
 
 
 def test_large_scores_neither_overflow_nor_vanish(level):
-    cache, q, at, scale = case(level, "f32", 64, 3, 400, 8, peak=1000.0)
+    cache, q, at, scale = case(level, "float32", 64, 3, 400, 8, peak=1000.0)
     want = reference(cache, q, at, scale)
     got = cache.attend(q, at, scale)
     assert np.isfinite(got).all()
@@ -152,7 +152,7 @@ def test_large_scores_neither_overflow_nor_vanish(level):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_broken_query_breaks_its_own_row_only(level, value):
-    cache, q, at, scale = case(level, "bf16", 64, 3, 300, 9)
+    cache, q, at, scale = case(level, "bfloat16", 64, 3, 300, 9)
     whole = cache.attend(q, at, scale)
     q[4, 1, 5] = value
     got = cache.attend(q, at, scale)
@@ -161,37 +161,67 @@ def test_a_broken_query_breaks_its_own_row_only(level, value):
     assert got.tobytes() == whole.tobytes()
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
-def test_kv_append_means_what_the_reference_says(level, dtype):
-    k, v = np.random.default_rng(3).standard_normal((2, PAGE + 5, 80)).astype(np.float32)
+@pytest.mark.parametrize("dtype", KV_DTYPES)
+@pytest.mark.parametrize("magnitude", [1.0, 1e-30, 1e-42, 1e30])
+def test_kv_append_means_what_the_reference_says(level, dtype, magnitude):
+    rng = np.random.default_rng(3)
+    k, v = (magnitude * rng.standard_normal((2, PAGE + 5, 80)) * rng.choice([1, 1e-3], 80)).astype(np.float32)
+    k[3], v[4] = 0, 0
     cache = Cache(level, k, v, dtype)
-    keys, values = (np.full_like(pages, np.nan) for pages in empty_pages(len(cache.blocks), 80, cache.dtype))
-    kv_append(keys, values, cache.table, 0, k, v)
-    for pages, part in ((keys, cache.blocks[:, : PAGE * 80]), (values, cache.blocks[:, PAGE * 80 :])):
-        expected = pages.reshape(len(pages), -1).astype(np.float32)
-        np.testing.assert_array_equal(part.astype(np.float32), expected)  # NaN where nothing was written
+    expected = empty_pages(len(cache.blocks), 80, dtype)
+    kv_append(expected, cache.table, 0, k, v, dtype)
+    keys, values, scales = cache.pages()
+    for position in range(len(k)):
+        page, slot = cache.table[position // PAGE], position % PAGE
+        assert keys[page, :, slot].tobytes() == expected[0][page, :, slot].tobytes()
+        assert values[page, slot].tobytes() == expected[1][page, slot].tobytes()
+        assert scales[page, :, slot].tobytes() == expected[2][page, :, slot].tobytes() or dtype not in LARGEST
+    assert set(values[cache.table[1], 5:].tobytes()) == {0xFF}  # not written
+
+
+@pytest.mark.parametrize("dtype", LARGEST)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_broken_value_breaks_its_own_token_only(level, dtype, value):
+    k, v = np.random.default_rng(3).standard_normal((2, 8, 40)).astype(np.float32)
+    v[6, 7] = value
+    q = np.ones((8, 1, 40), np.float32)
+    got = Cache(level, k, v, dtype).attend(q, 0, 0.1)
+    assert np.isfinite(got[:6]).all()
+    assert np.isnan(got[6:]).all()
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [("int8", 0.5 / 127), ("fp8", 2.0**-4)])
+def test_scaled_values_are_close_to_what_was_written(dtype, bound):
+    x = np.random.default_rng(4).standard_normal((50, 64)).astype(np.float32)
+    error = np.abs(kv_round(x, dtype) - x)
+    relative = error / (np.abs(x).max(axis=1, keepdims=True) if dtype == "int8" else np.maximum(np.abs(x), 0.05))
+    assert 0 < relative.max() <= bound * 1.001
 
 
 def test_wrong_arguments_are_value_errors(level):
-    cache, q, at, scale = case(level, "bf16", 64, 2, 40, 4)
+    cache, q, at, scale = case(level, "bfloat16", 64, 2, 40, 4)
     out = np.empty((8, 66), np.float32)
     call = kernels.attention_partial
     calls = [
-        lambda: call(level, q, cache.raw[:, :100].copy(), cache.table, at, scale, 0, out),
-        lambda: call(level, q, cache.raw, cache.table[:1], at, scale, 0, out),
-        lambda: call(level, q, cache.raw, cache.table + 100, at, scale, 0, out),
-        lambda: call(level, q, cache.raw, cache.table, -1, scale, 0, out),
-        lambda: call(level, q, cache.raw, cache.table, at, scale, -1, out),
-        lambda: call(level, q, cache.raw, cache.table, at, scale, 0, out[:4]),
-        lambda: call(level, q[:0], cache.raw, cache.table, at, scale, 0, out[:0]),
-        lambda: call(level, q, cache.raw, cache.table, at, scale, 0, out, window=-1),
-        lambda: call(level, q, cache.raw, cache.table, at, scale, 0, out, softcap=-1.0),
-        lambda: call(level, q, cache.raw, cache.table, at, scale, 0, out, slopes=np.zeros(3, np.float32)),
+        lambda: call(level, "int4", q, cache.blocks, cache.table, at, scale, 0, out),
+        lambda: call(level, "int8", q, cache.blocks, cache.table, at, scale, 0, out),
+        lambda: call(level, cache.dtype, q, cache.blocks[:, :100].copy(), cache.table, at, scale, 0, out),
+        lambda: call(level, cache.dtype, q, cache.blocks, cache.table[:1], at, scale, 0, out),
+        lambda: call(level, cache.dtype, q, cache.blocks, cache.table + 100, at, scale, 0, out),
+        lambda: call(level, cache.dtype, q, cache.blocks, cache.table, -1, scale, 0, out),
+        lambda: call(level, cache.dtype, q, cache.blocks, cache.table, at, scale, -1, out),
+        lambda: call(level, cache.dtype, q, cache.blocks, cache.table, at, scale, 0, out[:4]),
+        lambda: call(level, cache.dtype, q[:0], cache.blocks, cache.table, at, scale, 0, out[:0]),
+        lambda: call(level, cache.dtype, q, cache.blocks, cache.table, at, scale, 0, out, window=-1),
+        lambda: call(level, cache.dtype, q, cache.blocks, cache.table, at, scale, 0, out, softcap=-1.0),
+        lambda: call(
+            level, cache.dtype, q, cache.blocks, cache.table, at, scale, 0, out, slopes=np.zeros(3, np.float32)
+        ),
         lambda: kernels.attention_merge(level, out, out[:4]),
         lambda: kernels.attention_finish(level, out, np.empty((8, 65), np.float32)),
-        lambda: kernels.kv_append(level, cache.raw, 0, 32, q[0, 0], q[0, 0]),
-        lambda: kernels.kv_append(level, cache.raw, 9, 0, q[0, 0], q[0, 0]),
-        lambda: kernels.kv_append(level, cache.raw, 0, 0, q[0, 0], q[0, 0, :5].copy()),
+        lambda: kernels.kv_append(level, cache.dtype, cache.blocks, 0, 32, q[0, 0], q[0, 0]),
+        lambda: kernels.kv_append(level, cache.dtype, cache.blocks, 9, 0, q[0, 0], q[0, 0]),
+        lambda: kernels.kv_append(level, cache.dtype, cache.blocks, 0, 0, q[0, 0], q[0, 0, :5].copy()),
     ]
     for wrong in calls:
         with pytest.raises(ValueError, match=r"\w"):

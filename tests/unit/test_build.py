@@ -19,6 +19,7 @@ from precast.builder.models.decoder import decoder
 from precast.builder.plan import Plan
 from precast.builder.weights import Checkpoint
 from precast.errors import BuildError, CheckpointError, PrecastError
+from precast.plugins.kv_append.reference import KV_DTYPES
 from precast.plugins.linear.layout import INT8_TAG, LAYOUTS, PANEL, unpack
 from precast.quantize import ConvertOptions, convert
 from tests.steps import Steps
@@ -193,6 +194,25 @@ def test_too_little_memory_is_refused_with_the_numbers(tied: Path, tmp_path: Pat
     with pytest.raises(BuildError, match=r"max_seq_len 2048 takes 0\.\d\d GB .* lower max_seq_len, max_num_tokens"):
         build(tied, tmp_path / "engine", huge, available_memory=130 << 20)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("dtype", KV_DTYPES)
+def test_each_cache_dtype_gives_the_logits_of_the_reference(dtype: str, tmp_path: Path) -> None:
+    tiny_llama(tmp_path / "hf")
+    convert(tmp_path / "hf", tmp_path / "ckpt")
+    build(tmp_path / "ckpt", tmp_path / "engine", BuildOptions(kv_cache_dtype=dtype, max_seq_len=100))
+    checkpoint, tokens = Checkpoint(tmp_path / "ckpt"), random_tokens(70)
+    got = Steps(tmp_path / "engine").logits(tokens)
+    errors = {
+        kind: distance(got, Interpreter(decoder(checkpoint.config), checkpoint, 100).run(tokens, kind))
+        for kind in KV_DTYPES
+    }
+    # An element that falls on the other side of a rounding border is a step away from the reference's.
+    assert errors[dtype] < (1e-4 if dtype == "float32" else 0.3 * min(errors[k] for k in errors if k != dtype))
+    memory = json.loads((tmp_path / "engine" / "config.json").read_bytes())["memory"]
+    scales = 4 if dtype in ("int8", "fp8") else 0
+    assert memory["kv_per_sequence_bytes"] == 2 * 2 * 2 * (40 * KV_DTYPES[dtype].itemsize + scales) * 128
+    assert memory["kv_per_sequence_bytes"] == 4 * Steps(tmp_path / "engine").engine.limits.page_bytes
 
 
 def test_estimates_are_recorded(tied: Path, tmp_path: Path) -> None:

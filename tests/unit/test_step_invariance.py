@@ -15,6 +15,8 @@ KINDS = {
     "f32": (torch.float32, {}, "float32"),
     "bf16": (torch.bfloat16, {}, "bfloat16"),
     "int8": (torch.bfloat16, {"quant": "int8"}, "bfloat16"),
+    "int8_kv": (torch.bfloat16, {"quant": "int8"}, "int8"),
+    "fp8_kv": (torch.bfloat16, {}, "fp8"),
     "int8_per_token": (torch.float32, {"quant": "int8", "activation_group_size": 0, "rotate": False}, "float32"),
 }
 

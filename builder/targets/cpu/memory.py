@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from precast.builder.plan import Plan, PlanOp
 from precast.builder.targets.cpu.sections import Section
-from precast.plugins.kv_append.reference import PAGE_TOKENS
+from precast.plugins.kv_append.reference import PAGE_TOKENS, kv_bytes
 from precast.plugins.linear.layout import LAYOUTS
 
 PACK_COPIES = 2
@@ -57,8 +57,7 @@ def estimate(plan: Plan, sections: Iterable[Section]) -> MemoryNeed:
         width = buffer.columns * (1 if buffer.dtype == "i8" else 4)
         slots[buffer.slot] = max(slots.get(buffer.slot, 0), width * integer("max_num_tokens"))
     most_moe = max((_moe_row(op, integer("hidden_size")) for op in plan.ops), default=0)
-    token = 2 * integer("num_layers") * integer("num_kv_heads") * integer("head_size")
-    token *= 4 if a["kv_cache_dtype"] == "float32" else 2
+    token = integer("num_layers") * integer("num_kv_heads") * kv_bytes(integer("head_size"), str(a["kv_cache_dtype"]))
     return MemoryNeed(
         weights=sum(section.length for section in listed),
         activations=sum(slots.values()) + integer("max_num_tokens") * most_moe,

@@ -2,9 +2,10 @@
 //
 // Query rows and the query heads of one KV head are folded into *lines*: line i is row i / heads_per_kv, head
 // i mod heads_per_kv. Orders, the same however many lines a call has:
-//   score      Σ q[d]·k[d] in rising d, then · scale, the cap, and the slope's share
+//   score      Σ q[d]·k[d] in rising d (then · the key's scale), · scale, the cap, and the slope's share
 //   sum        of exp(score − max): vectors of the split in rising position, then over the lanes
-//   o[d]       Σ p·v in rising position over the positions that the line sees, no others: what lies around them may be
+//   o[d]       Σ p·v (p · the value's scale first) in rising position over the positions that the line sees, no others:
+//   what lies around them may be
 //              anything, NaN included
 #include "plugins/paged_attention/cpu/row_tile.h"
 
@@ -32,25 +33,35 @@ struct Lines {
   static int in_split(int n) { return n < 0 ? 0 : n < kContextSplit ? n : kContextSplit; }
 };
 
-// From how many lines on a bf16 page is widened to f32 once instead of in every row tile: with more than two tiles.
+// From how many lines on a page is widened to f32 once instead of in every row tile: with more than two tiles.
 constexpr int kWidenLines = 2 * kMaxRows + 1;
 
 const float* widened(const float* page, int64_t, float*) { return page; }
-const float* widened(const bf16_t* page, int64_t elements, float* to) {
-  for (int64_t i = 0; i < elements; i += kLanes) store(to + i, load_bf16(page + i));
+template <typename T>
+const float* widened(const T* page, int64_t elements, float* to) {
+  for (int64_t i = 0; i < elements; i += kLanes) store(to + i, load_any(page + i));
   return to;
+}
+
+// x[kPageTokens] of each of `rows` lines, times the tokens' scales (null: 1).
+void rescale(float* x, int rows, const float* scales) {
+  if (scales == nullptr) return;
+  for (int r = 0; r < rows; ++r, x += kContextSplit) {
+    for (int c = 0; c < kPageTokens; c += kLanes) store(x + c, mul(load(x + c), load(scales + c)));
+  }
 }
 
 // scores[line][page columns] of one page for every line that sees a position of it.
 template <typename T>
-void page_scores(const Lines& lines, const T* keys, int column, float* scores) {
+void page_scores(const Lines& lines, const T* keys, const float* scales, int column, float* scores) {
   for (int i = 0, rows; i < lines.count; i += rows) {
     rows = rows_at_once(lines.count - i);
     if (lines.seen(i + rows - 1) <= column || lines.from(i) >= column + kPageTokens) continue;
     const float* q[kMaxRows];
     for (int r = 0; r < rows; ++r) q[r] = lines.q(i + r);
-    accumulate_rows(q, rows, keys, kPageTokens, lines.shape.head_size, kPageTokens,
-                    scores + int64_t{i} * kContextSplit + column, kContextSplit, true);
+    float* out = scores + int64_t{i} * kContextSplit + column;
+    accumulate_rows(q, rows, keys, kPageTokens, lines.shape.head_size, kPageTokens, out, kContextSplit, true);
+    rescale(out, rows, scales);
   }
 }
 
@@ -94,7 +105,7 @@ void softmax(const Lines& lines, int line, float* scores, float* state) {
 // o += p·V of one page for every line that sees a position of it. Lines of a tile may see different positions: the tile
 // covers what all of them see, each line what it sees before and behind that.
 template <typename T>
-void page_values(const Lines& lines, const T* values, int column, const float* scores, float* partial) {
+void page_values(const Lines& lines, const T* values, const float* scales, int column, float* scores, float* partial) {
   const int head_size = lines.shape.head_size;
   const int64_t stride = attention_partial_floats(head_size);
   const auto in_page = [column](int at) {
@@ -104,6 +115,7 @@ void page_values(const Lines& lines, const T* values, int column, const float* s
     rows = rows_at_once(lines.count - i);
     const int last = i + rows - 1;
     if (in_page(lines.seen(last)) == 0 || in_page(lines.from(i)) == kPageTokens) continue;
+    rescale(scores + int64_t{i} * kContextSplit + column, rows, scales);
     const auto accumulate = [&](int line, int count, int from, int to) {
       if (from >= to) return;
       const float* p[kMaxRows];
@@ -142,15 +154,18 @@ void partial_of(const Lines& lines, int split, float* partial, float* scratch) {
   }
   const int columns = lines.seen(lines.count - 1), begin = lines.from(0) / kPageTokens * kPageTokens;
   const T* const* pages = reinterpret_cast<const T* const*>(lines.query.pages) + split * (kContextSplit / kPageTokens);
+  const auto scales = [half](const T* block, int of_values) {
+    return kScaled<T> ? reinterpret_cast<const float*>(block + 2 * half) + of_values * kPageTokens : nullptr;
+  };
   float* page = scratch;  // a widened half of a page
   float* scores = scratch + half;
   const bool widen = lines.count >= kWidenLines;
   for (int c = begin, j = c / kPageTokens; c < columns; c += kPageTokens, ++j) {
     if (widen) {
-      page_scores(lines, widened(pages[j], half, page), c, scores);
+      page_scores(lines, widened(pages[j], half, page), scales(pages[j], 0), c, scores);
     } else {
       if (c + kPageTokens < columns) prefetch(pages[j + 1], half);
-      page_scores(lines, pages[j], c, scores);
+      page_scores(lines, pages[j], scales(pages[j], 0), c, scores);
     }
   }
   for (int i = 0; i < lines.count; ++i) {
@@ -159,10 +174,10 @@ void partial_of(const Lines& lines, int split, float* partial, float* scratch) {
   }
   for (int c = begin, j = c / kPageTokens; c < columns; c += kPageTokens, ++j) {
     if (widen) {
-      page_values(lines, widened(pages[j] + half, half, page), c, scores, partial);
+      page_values(lines, widened(pages[j] + half, half, page), scales(pages[j], 1), c, scores, partial);
     } else {
       if (c + kPageTokens < columns) prefetch(pages[j + 1] + half, half);
-      page_values(lines, pages[j] + half, c, scores, partial);
+      page_values(lines, pages[j] + half, scales(pages[j], 1), c, scores, partial);
     }
   }
 }
@@ -175,11 +190,7 @@ int64_t attention_scratch_floats(const AttentionShape& s, int rows) {
 
 void attention_partial(const AttentionShape& s, const AttentionQuery& q, int split, float* partial, float* scratch) {
   const Lines lines{s, q, split * kContextSplit, q.rows * s.heads_per_kv};
-  if (s.kv_dtype == KvDType::f32) {
-    partial_of<float>(lines, split, partial, scratch);
-  } else {
-    partial_of<bf16_t>(lines, split, partial, scratch);
-  }
+  with_element(s.kv_dtype, [&]<typename T>(T*) { partial_of<T>(lines, split, partial, scratch); });
 }
 
 }  // namespace precast::PRECAST_LEVEL

@@ -1,7 +1,7 @@
 // The register tiles of attention: out[r][c] += Σ_k a_r[k] · b[k][c], in rising k, one accumulator per output. Both
 // products of attention are this one: scores = q·K over head columns, and o = p·V over tokens.
 #pragma once
-#include "plugins/cpu/simd.h"
+#include "plugins/cpu/kv_element.h"
 
 namespace precast::PRECAST_LEVEL {
 
@@ -16,15 +16,6 @@ inline constexpr int kMaxRows = 4;
 constexpr int vectors_of(int rows) { return rows <= 3 ? 4 : 2; }
 inline int rows_at_once(int left) { return left == 4 ? 4 : left < 3 ? left : 3; }
 #endif
-
-inline F32 load_any(const float* p) { return load(p); }
-inline F32 load_any(const bf16_t* p) { return load_bf16(p); }
-inline F32 load_any_first(const float* p, int n) { return load_first(p, n); }
-inline F32 load_any_first(const bf16_t* p, int n) {
-  bf16_t lanes[kLanes] = {};
-  for (int i = 0; i < n; ++i) lanes[i] = p[i];
-  return load_bf16(lanes);
-}
 
 // One tile of exactly Rows × Vectors·kLanes. `fresh`: out is not read and counts as zero.
 template <int Rows, int Vectors, typename T>
@@ -73,7 +64,7 @@ void row_tile(const float* const* a, const T* b, int64_t ldb, int count, int col
   if (c < columns) tile_tail<Rows>(a, b + c, ldb, count, columns - c, out + c, ldo, fresh);
 }
 
-// out [rows ≤ kMaxRows][ldo] += a · b, b [count][ldb] of float or bf16_t.
+// out [rows ≤ kMaxRows][ldo] += a · b, b [count][ldb] of any KV element.
 template <typename T>
 void accumulate_rows(const float* const* a, int rows, const T* b, int64_t ldb, int count, int columns, float* out,
                      int64_t ldo, bool fresh) {
