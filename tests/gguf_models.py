@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from precast.quantize.sources.gguf_file import GGUF_FAMILIES, added_to
 TEXTS = ["the quick brown fox ", "hello hello there ", "1234 5678 "]
 
 
-def byte_level_fields(writer: GGUFWriter, size: int) -> None:
+def byte_level_fields(writer: GGUFWriter, size: int, pre: str) -> None:
     """A byte-level tokenizer of exactly `size` tokens: two control tokens, one user-defined, bytes, and merges."""
     rust = Tokenizer(models.BPE())
     rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -30,7 +31,7 @@ def byte_level_fields(writer: GGUFWriter, size: int) -> None:
     tokens += [f"<unused{i}>" for i in range(size - len(tokens))]
     merges = json.loads(rust.to_str())["model"]["merges"]
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("smollm")
+    writer.add_tokenizer_pre(pre)
     writer.add_token_list(tokens)
     writer.add_token_types([3, 3, 3] + [1] * (size - 4) + [4])
     writer.add_token_merges([" ".join(pair) for pair in merges])
@@ -68,11 +69,13 @@ def write_model(
     writer.add_head_count_kv(c.num_key_value_heads)
     writer.add_key_length(head_size)
     writer.add_value_length(head_size)
-    writer.add_rope_dimension_count(head_size)
     rope = c.rope_parameters
+    writer.add_rope_dimension_count(int(head_size * rope.get("partial_rotary_factor", 1)))
     writer.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
+    if rope.get("rope_type") == "longrope":
+        _add_longrope(writer, c.max_position_embeddings, rope)
     writer.add_layer_norm_rms_eps(c.rms_norm_eps)
-    byte_level_fields(writer, c.vocab_size)
+    byte_level_fields(writer, c.vocab_size, extra.pop("tokenizer.ggml.pre", "smollm"))
     for key, value in extra.items():
         writer.add_key_value(key, value, _value_type(value))
     stems = {hf: gguf for gguf, hf in family.gguf.items()}
@@ -94,6 +97,14 @@ def write_model(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def _add_longrope(writer: GGUFWriter, most: int, rope: dict[str, Any]) -> None:
+    original = rope["original_max_position_embeddings"]
+    writer.add_rope_scaling_orig_ctx_len(original)
+    writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(most / original) / math.log(original)))
+    for kind in ("short", "long"):
+        writer.add_tensor(f"rope_factors_{kind}.weight", np.array(rope[f"{kind}_factor"], np.float32))
 
 
 def _deinterleave(weight: np.ndarray[Any, Any], head_size: int) -> np.ndarray[Any, Any]:

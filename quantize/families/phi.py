@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from precast.quantize.families.family import Family, Key, Part
-from precast.quantize.families.llama import LAYER_MODULES, LLAMA
+from precast.quantize.families.llama import GGUF, LAYER_MODULES, LLAMA
 from precast.quantize.families.rope_settings import Rope
 from precast.quantize.families.selections import concatenated, fused, half
 from precast.quantize.families.windows import every_layer
@@ -32,7 +32,19 @@ PHI3: Family = replace(
         "mlp.fc": Part(_MLP + "gate_up_proj", half(0)),
         "mlp.gate": Part(_MLP + "gate_up_proj", half(1)),
     },
-    gguf_name="",
-    gguf={},
+    gguf_name="phi3",
+    gguf={
+        **{
+            stem: module
+            for stem, module in GGUF.items()
+            if not stem.endswith(("attn_q", "attn_k", "attn_v", "ffn_gate"))
+        },
+        "blk.{i}.attn_qkv": _ATTENTION + "qkv_proj",
+        "blk.{i}.ffn_up": _MLP + "gate_up_proj",
+    },
     gguf_permuted=(),
+    gguf_keys={
+        "sliding_window": "attention.sliding_window",
+        "original_max_position_embeddings": "rope.scaling.original_context_length",
+    },
 )

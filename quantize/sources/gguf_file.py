@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from pathlib import Path
@@ -42,6 +43,7 @@ KNOWN = frozenset(
 GGUF_FAMILIES = {family.gguf_name: family for family in FAMILIES.values() if family.gguf_name}
 
 ROPE_FREQS = "rope_freqs.weight"
+ROPE_FACTORS = ("rope_factors_short.weight", "rope_factors_long.weight")
 
 # Llama 3.1 and 3.2: (factor, low_freq_factor, high_freq_factor, original_max_position_embeddings).
 LLAMA3_ROPES = ((8.0, 1.0, 4.0, 8192), (32.0, 1.0, 4.0, 8192))
@@ -64,7 +66,7 @@ class GgufSource(Source):
             told = ", ".join(GGUF_FAMILIES)
             raise SourceError(f"{path}: GGUF architecture {architecture!r} is not supported; {told} are")
         self.family = GGUF_FAMILIES[architecture]
-        self._names = {self._name(name): name for name in self._file.tensors if name != ROPE_FREQS}
+        self._names = {self._name(name): name for name in self._file.tensors if name not in (ROPE_FREQS, *ROPE_FACTORS)}
         self._plus = {stem: added_to(self.family, module) for stem, module in self.family.gguf.items()}
         self.dtype = self._main_dtype()
         self.config = self._config(architecture)
@@ -121,18 +123,16 @@ class GgufSource(Source):
     def _config(self, arch: str) -> dict[str, Any]:
         fields = self._file.fields
         known = KNOWN | set(self.family.gguf_keys.values())
+        if ROPE_FACTORS[0] in self._file.tensors:
+            known |= {"rope.scaling.attn_factor"}
         unknown = sorted(key for key in fields if key.startswith(f"{arch}.") and key[len(arch) + 1 :] not in known)
         if unknown:
             raise SourceError(f"{self.where} has fields that could change the model: {', '.join(unknown[:5])}")
-        if fields.get(f"{arch}.rope.scaling.type", "none") != "none":
-            raise SourceError(f"{self.where}: GGUF files with rope scaling other than Llama 3's are not supported")
         hidden, heads = self._integer(f"{arch}.embedding_length"), self._integer(f"{arch}.attention.head_count")
         head_size = self._integer(f"{arch}.attention.key_length", max(1, hidden // heads))
-        for key in ("attention.value_length", "rope.dimension_count"):
-            if self._integer(f"{arch}.{key}", head_size) != head_size:
-                raise SourceError(f"{self.where}: {arch}.{key} other than the head size {head_size} is not supported")
+        if self._integer(f"{arch}.attention.value_length", head_size) != head_size:
+            raise SourceError(f"{self.where}: values of another size than the keys' {head_size} are not supported")
         tokens = fields.get("tokenizer.ggml.tokens")
-        theta = self._number(f"{arch}.rope.freq_base", 10000.0)
         config = {
             "model_type": self.family.model_type,
             "architectures": [self.family.architecture],
@@ -147,7 +147,7 @@ class GgufSource(Source):
             "max_position_embeddings": self._integer(f"{arch}.context_length"),
             # GGUF stores f32: 9.9999997e-06 was written as 1e-05.
             "rms_norm_eps": float(f"{self._number(f'{arch}.attention.layer_norm_rms_epsilon'):.4g}"),
-            "rope_parameters": {"rope_theta": theta, **self._rope_scaling(theta, head_size)},
+            "rope_parameters": self._rope(arch, head_size),
             "tie_word_embeddings": "lm_head.weight" not in self._names,
         }
         if self.family.settings.get("qkv_bias") is not True and self._has_bias("q_proj"):
@@ -155,7 +155,7 @@ class GgufSource(Source):
         if self._has_bias("up_proj"):
             config["mlp_bias"] = True
         for key, field in self.family.gguf_keys.items():
-            if (value := fields.get(f"{arch}.{field}")) is not None:
+            if value := fields.get(f"{arch}.{field}"):  # 0: there is none
                 config[key] = value
         if self.family.gguf_more is not None:
             config |= self.family.gguf_more(config)
@@ -167,7 +167,35 @@ class GgufSource(Source):
     def _has_bias(self, module: str) -> bool:
         return any(name.endswith(module + ".bias") for name in self._names)
 
-    def _rope_scaling(self, theta: float, head_size: int) -> dict[str, Any]:
+    def _rope(self, arch: str, head_size: int) -> dict[str, Any]:
+        """`rope_parameters` as transformers 5 has them."""
+        theta = self._number(f"{arch}.rope.freq_base", 10000.0)
+        dim = self._integer(f"{arch}.rope.dimension_count", head_size)
+        if dim > head_size or (dim < head_size and self.family.gguf_permuted):
+            raise SourceError(f"{self.where}: rope over {dim} of {head_size} dimensions is not supported here")
+        rope = {"rope_theta": theta} | ({"partial_rotary_factor": dim / head_size} if dim < head_size else {})
+        kind = self._file.fields.get(f"{arch}.rope.scaling.type", "none")
+        if any(name in self._file.tensors for name in ROPE_FACTORS) and kind in ("none", "longrope"):
+            return rope | self._longrope(arch, dim)
+        if kind != "none":
+            raise SourceError(f"{self.where}: GGUF files with rope scaling {kind!r} are not supported")
+        return rope | self._llama3(theta, head_size)
+
+    def _longrope(self, arch: str, dim: int) -> dict[str, Any]:
+        """Phi-3: the factors are tensors."""
+        for name in ROPE_FACTORS:  # of this size, before they are read
+            if name not in self._file.tensors or self._file.tensors[name].shape != (dim // 2,):
+                raise SourceError(f"{self.where}: {name} must hold {dim // 2} numbers")
+        # The shortest decimals that are these f32.
+        short, long = ([float(str(f)) for f in self._file.rows(name, slice(None))] for name in ROPE_FACTORS)
+        original = self._integer(f"{arch}.rope.scaling.original_context_length")
+        scale = self._integer(f"{arch}.context_length") / original
+        usual = math.sqrt(1 + math.log(scale) / math.log(original)) if scale > 1 < original else 1.0
+        stored = self._number(f"{arch}.rope.scaling.attn_factor", usual)
+        told = {} if math.isclose(stored, usual, rel_tol=1e-6) else {"attention_factor": stored}
+        return {"rope_type": "longrope", "short_factor": short, "long_factor": long, **told}
+
+    def _llama3(self, theta: float, head_size: int) -> dict[str, Any]:
         """Llama 3's scaling is stored as divisors of the frequencies: they must be those of a known setting."""
         if ROPE_FREQS not in self._file.tensors:
             return {"rope_type": "default"}

@@ -143,7 +143,8 @@ class GgufFile:
             block, block_bytes = GGML_QUANT_SIZES[quantization]
             dequantize(np.zeros((1, block_bytes), np.uint8), quantization)
         except (ValueError, KeyError, NotImplementedError):
-            raise SourceError(f"{self.path}: tensor {name} has the type {kind}, which precast does not read") from None
+            known = next((its.name for its in GGMLQuantizationType if its == kind), str(kind))
+            raise SourceError(f"{self.path}: tensor {name} has the type {known}, which precast does not read") from None
         if not dims or dims[0] % block or not all(0 < n < 1 << 40 for n in dims):
             raise self._fail(f"tensor {name} cannot have the shape {dims[::-1]}")
         size = math.prod(dims) // block * block_bytes

@@ -66,7 +66,7 @@ def _tokenizer(fields: dict[str, Any], where: str) -> Tokenizer:
             f"{where}: tokenizer {kind!r} with pre-tokenizer {pre!r} is not supported; sentencepiece BPE (llama) and "
             f"byte-level BPE (gpt2) with {', '.join(PRE_TOKENIZERS)} are"
         )
-    if fields.get("tokenizer.ggml.add_bos_token", kind == "llama" or pre == "llama-bpe"):
+    if fields.get("tokenizer.ggml.add_bos_token", kind == "llama" or PRE_TOKENIZERS[str(pre)].bos):
         around(tokenizer, tokens[fields["tokenizer.ggml.bos_token_id"]])
     return tokenizer
 

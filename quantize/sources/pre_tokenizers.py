@@ -3,25 +3,30 @@ names that GGUF has for them (tokenizer.ggml.pre)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tokenizers import Regex, pre_tokenizers
 
+CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+
 
 def _words(digits: str) -> str:
     """Contractions, words with what stands before them, digits, signs, ends of lines, other spaces."""
-    return "|".join(
-        (
-            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)",
-            r"[^\r\n\p{L}\p{N}]?\p{L}+",
-            digits,
-            r" ?[^\s\p{L}\p{N}]+[\r\n]*",
-            r"\s*[\r\n]+",
-            r"\s+(?!\S)",
-            r"\s+",
-        )
-    )
+    words = (CONTRACTIONS, r"[^\r\n\p{L}\p{N}]?\p{L}+")
+    return "|".join((*words, digits, r" ?[^\s\p{L}\p{N}]+[\r\n]*", *_SPACES))
+
+
+def _cased_words(digits: str, contraction: str = "") -> str:
+    """As `_words`, where a capital letter behind a small one begins a word, and contractions belong to their words."""
+    before, end = r"[^\r\n\p{L}\p{N}]?", f"{contraction}?" if contraction else ""
+    words = (f"{before}{_UPPER}*{_LOWER}+{end}", f"{before}{_UPPER}+{_LOWER}*{end}")
+    return "|".join((*words, digits, r" ?[^\s\p{L}\p{N}]+[\r\n/]*", *_SPACES))
+
+
+_SPACES = (r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+")
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,7 @@ class PreTokenizer:
     single_digits: bool = False
     whole_words: bool = False  # a word that is a token stays whole
     nfc: bool = False
+    bos: bool = False  # before every text, unless the file says otherwise
 
     def make(self, add_prefix_space: bool = False) -> Any:
         """The pre-tokenizer, down to printable bytes."""
@@ -42,9 +48,19 @@ class PreTokenizer:
         return pre_tokenizers.Sequence([*before, level]) if before else level
 
 
+_LLAMA3 = PreTokenizer(_words(r"\p{N}{1,3}"), whole_words=True, bos=True)
+_QWEN2 = PreTokenizer(_words(r"\p{N}"), nfc=True)
+
 PRE_TOKENIZERS = {
     "gpt-2": PreTokenizer(),
     "smollm": PreTokenizer(single_digits=True),
-    "llama-bpe": PreTokenizer(_words(r"\p{N}{1,3}"), whole_words=True),
-    "qwen2": PreTokenizer(_words(r"\p{N}"), nfc=True),
+    "llama-bpe": _LLAMA3,
+    "llama-v3": _LLAMA3,
+    "llama3": _LLAMA3,
+    "smaug-bpe": replace(_LLAMA3, whole_words=False),
+    "dbrx": PreTokenizer(_words(r"\p{N}{1,3}")),  # Phi-4
+    "gpt-4o": PreTokenizer(_cased_words(r"\p{N}{1,3}", CONTRACTIONS)),  # Phi-4 mini
+    "tekken": PreTokenizer(_cased_words(r"\p{N}"), whole_words=True, bos=True),  # Mistral Nemo
+    "qwen2": _QWEN2,
+    "deepseek-r1-qwen": _QWEN2,
 }

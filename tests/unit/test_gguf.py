@@ -49,6 +49,10 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "qwen2": {"use_sliding_window": False, "tie_word_embeddings": False},
     "qwen3": {"attention_bias": False},
     "gemma2": {"query_pre_attn_scalar": 40},
+    "phi3": {
+        "rope_parameters": TINY["phi3"].config["rope_parameters"]
+        | {"short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8]}
+    },
     "gemma3_text": {
         "query_pre_attn_scalar": 40,
         "final_logit_softcapping": None,
@@ -67,6 +71,7 @@ FIELDS: dict[str, dict[str, Any]] = {
         "gemma2.final_logit_softcapping": 4.0,
     },
     "gemma3_text": {"gemma3.attention.sliding_window": 40},
+    "phi3": {"phi3.attention.sliding_window": 40},
 }
 
 
@@ -114,6 +119,21 @@ def test_the_tokenizer_is_rebuilt(tmp_path: Path) -> None:
     generation = json.loads((tmp_path / "ckpt/generation_config.json").read_text())
     assert generation == {"bos_token_id": 1, "eos_token_id": [2, 1]}
     vocab.section(tmp_path / "ckpt", 320)
+
+
+def test_phi3_without_a_window_or_scaling(tmp_path: Path) -> None:
+    """Phi-4: a window of 0 is none."""
+    plain = {"sliding_window": None, "rope_parameters": {"rope_type": "default", "rope_theta": 250000.0}}
+    tiny = replace(TINY["phi3"], config={**TINY["phi3"].config, **plain})
+    model = tiny.save(tmp_path / "hf")
+    write_model(tmp_path / "m.gguf", model, "phi3", **{"phi3.attention.sliding_window": 0})
+    convert(tmp_path / "m.gguf", tmp_path / "ckpt", ConvertOptions(dtype="float32"))
+    checkpoint = Checkpoint(tmp_path / "ckpt")
+    assert checkpoint.config.sliding_window is None
+    tokens = random_tokens(40)
+    assert (
+        distance(Interpreter(decoder(checkpoint.config), checkpoint, 512).run(tokens), logits_of(model, tokens)) < 1e-4
+    )
 
 
 def test_description(tmp_path: Path) -> None:

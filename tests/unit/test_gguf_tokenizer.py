@@ -119,7 +119,7 @@ def test_llama_3_begins_with_bos_and_keeps_whole_words() -> None:
     ("change", "word"),
     [
         ({"tokenizer.ggml.model": "bert"}, "'bert'"),
-        ({"tokenizer.ggml.pre": "tekken"}, "'tekken'"),
+        ({"tokenizer.ggml.pre": "poro-chat"}, "'poro-chat'"),
         ({"tokenizer.ggml.tokens": None}, "make no tokenizer"),
         ({"tokenizer.ggml.token_type": [1]}, "make no tokenizer"),
         ({"tokenizer.ggml.merges": ["x y z"]}, "make no tokenizer"),
