@@ -43,6 +43,19 @@ class MemorySize(click.ParamType):  # type: ignore[type-arg] # generic since cli
         return size
 
 
+class LogitBias(click.ParamType):  # type: ignore[type-arg] # as above
+    """A token id and a number: 42=-3.5."""
+
+    name = "id=bias"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, float]:
+        token, _, bias = str(value).partition("=")
+        try:
+            return int(token), float(bias)
+        except ValueError:
+            self.fail(f"{value!r} is not a token id and a number like 42=-3.5", param, ctx)
+
+
 @contextmanager
 def progress_bars() -> Iterator[Progress]:
     """A progress that draws bars on standard error when that is a terminal, and nothing elsewhere."""
@@ -83,11 +96,50 @@ def runtime_options(command: F) -> F:
     return command
 
 
+_SAMPLING = (
+    "max_tokens",
+    "min_tokens",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "seed",
+    "include_stop_str_in_output",
+    "ignore_eos",
+)
+
+
 def sampling_options(command: F) -> F:
     """How tokens are chosen; absent values come from the model's generation_config.json."""
     for option in (
         click.option("--ignore-eos", is_flag=True, help="Go on after the model's end tokens."),
+        click.option("--min-tokens", type=click.IntRange(0), help="Least tokens of an answer."),
+        click.option(
+            "--include-stop-str-in-output", is_flag=True, help="What stops an answer (--stop, end token) is part of it."
+        ),
         click.option("--stop", multiple=True, help="Stop at this text (repeatable)."),
+        click.option("--bad-words", multiple=True, metavar="TEXT", help="Never write this text (repeatable)."),
+        click.option(
+            "--logit-bias", type=LogitBias(), multiple=True, help="Add to the logit of a token (repeatable): 42=-3.5."
+        ),
+        click.option(
+            "--frequency-penalty",
+            type=click.FloatRange(-2, 2),
+            help="Make tokens less likely each time that they have been written.",
+        ),
+        click.option(
+            "--presence-penalty",
+            type=click.FloatRange(-2, 2),
+            help="Make tokens less likely that have been written.",
+        ),
+        click.option(
+            "--repetition-penalty",
+            type=click.FloatRange(0, min_open=True),
+            help="Above 1: make tokens less likely that the prompt or the answer has.",
+        ),
         click.option("--seed", type=click.IntRange(0, 2**64 - 1), help="Makes sampling repeatable."),
         click.option(
             "--top-p",
@@ -112,10 +164,10 @@ def sampling_options(command: F) -> F:
 
 def sampling_params(llm: Any, options: dict[str, Any]) -> Any:
     """SamplingParams of the options of `sampling_options` that were given, over the model's defaults."""
-    names = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "ignore_eos")
-    given = {name: options[name] for name in names if options[name] is not None and options[name] is not False}
-    if options["stop"]:
-        given["stop"] = list(options["stop"])
+    given = {name: options[name] for name in _SAMPLING if options.get(name) is not None and options[name] is not False}
+    given |= {name: list(options[name]) for name in ("stop", "bad_words") if options[name]}
+    if options["logit_bias"]:
+        given["logit_bias"] = dict(options["logit_bias"])
     return llm.default_params(generation_config=not options["no_generation_config"], **given)
 
 

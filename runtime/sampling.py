@@ -1,24 +1,27 @@
-"""How tokens are chosen and when a request ends, as a user writes it, and a model's defaults for it."""
+"""How tokens are chosen and when a request ends, as a user writes it."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from precast._native import runtime as native
-from precast.errors import EngineError, RequestError
+from precast.errors import RequestError
 
 _INT32_MAX = 2**31 - 1
+
+_NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
     """None stands for the model's default (its generation_config.json), else for the value named below.
 
-    Of all tokens, ranked by logit (ties: lowest id first), `top_k`, `top_p` and `min_p` keep some, in this order, after
-    `temperature`; one of them is drawn. The same seed and prompt give the same tokens, whatever else runs.
+    The model's logits go through `logit_bias`, the penalties and the bans (`min_tokens`, `bad_words`), then through
+    `temperature`. Of all tokens, ranked by logit (ties: lowest id first), `top_k`, `top_p` and `min_p` keep some, in
+    this order; one of them is drawn. The same seed and prompt give the same tokens, whatever else runs. See
+    docs/sampling.md.
     """
 
     max_tokens: int | None = None
@@ -31,12 +34,25 @@ class SamplingParams:
     """Keep the fewest most likely tokens whose probabilities reach top_p, above 0 and at most 1. Default: 1."""
     min_p: float | None = None
     """Keep tokens of at least min_p times the highest probability, 0 to 1. Default: 0."""
+    repetition_penalty: float | None = None
+    """Divides the logits above zero of tokens of prompt and output, and multiplies those below; above 0. Default: 1."""
+    presence_penalty: float | None = None
+    """Is subtracted from the logits of tokens of the output, −2 to 2. Default: 0."""
+    frequency_penalty: float | None = None
+    """Is subtracted for each time that a token occurs in the output, −2 to 2. Default: 0."""
+    logit_bias: Mapping[int, float] | None = None
+    """Token id → what is added to its logit, −100 to 100. Default: none."""
+    bad_words: str | Sequence[str | Sequence[int]] | None = None
+    """Texts, or token sequences, that the output never completes, a beginning in the prompt included. A text counts as
+    it is encoded with and without a space before it. Default: none."""
     seed: int | None = None
     """0 to 2^64 − 1. Default: random; RequestOutput.seed tells it."""
     stop: str | Sequence[str] | None = None
     """Texts that end the output and are not part of it."""
     stop_token_ids: Sequence[int] | None = None
     """Tokens that end the output and are not part of it, besides the model's end tokens."""
+    include_stop_str_in_output: bool = False
+    """What ends the output, a stop text or a stop token, is part of it."""
     ignore_eos: bool = False
     """Go on after the model's end tokens."""
     min_tokens: int | None = None
@@ -45,6 +61,8 @@ class SamplingParams:
     """Log-probabilities of each token and of the n most likely ones, 0 to 64. Default: none."""
     skip_special_tokens: bool = True
     """Leave special tokens out of the text."""
+    use_beam_search: bool = False
+    """Is refused: there is no beam search."""
 
     def __post_init__(self) -> None:
         """Raises RequestError for a value of the wrong type or out of range."""
@@ -56,31 +74,59 @@ class SamplingParams:
             ("seed", 2**64 - 1),
         ):
             _check_whole(name, getattr(self, name), most)
-        for name in ("temperature", "top_p", "min_p"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-                raise RequestError(f"{name} is {value!r}; it must be a number")
-            if isinstance(value, int) and value.bit_length() > 64:  # more than a double may hold
-                raise RequestError(f"{name} is an integer of {value.bit_length()} bits; it must be a smaller number")
-        for name in ("stop", "stop_token_ids"):
+        for name in _NUMBERS:
+            _check_number(name, getattr(self, name))
+        for name in ("stop", "stop_token_ids", "bad_words"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, Sequence):
                 raise RequestError(f"{name} is {value!r}; it must be a list")
-        for name in ("ignore_eos", "skip_special_tokens"):
+        for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "use_beam_search"):
             if not isinstance(getattr(self, name), bool):
                 raise RequestError(f"{name} is {getattr(self, name)!r}; it must be True or False")
+        if self.use_beam_search:
+            raise RequestError("beam search is not supported; use sampling, with n or best_of for several outputs")
         for text in self.stop_strings():
             if not isinstance(text, str):
                 raise RequestError(f"stop has {text!r}; it must hold texts")
-            if any("\ud800" <= c <= "\udfff" for c in text):
-                raise RequestError("a stop string has a lone surrogate, which is not text")
+            _check_text("a stop string", text)
         for token in self.stop_token_ids or ():
             _check_whole("a stop token id", token, _INT32_MAX)
+        self._check_logit_bias()
+        self._check_bad_words()
         self.to_native().check()
+
+    def _check_logit_bias(self) -> None:
+        if self.logit_bias is None:
+            return
+        if not isinstance(self.logit_bias, Mapping):
+            raise RequestError(f"logit_bias is {self.logit_bias!r}; it must map token ids to numbers")
+        for token, bias in self.logit_bias.items():
+            if token is None or bias is None:
+                raise RequestError("logit_bias has None; it must map token ids to numbers")
+            _check_whole("a token id of logit_bias", token, _INT32_MAX)
+            _check_number(f"the logit_bias of token {token}", bias)
+
+    def _check_bad_words(self) -> None:
+        for word in self.words():
+            if isinstance(word, str):
+                _check_text("one of bad_words", word)
+                if not word:
+                    raise RequestError("one of bad_words is empty; remove it")
+            elif not isinstance(word, Sequence) or isinstance(word, bytes):
+                raise RequestError(f"bad_words has {word!r}; it must hold texts or lists of token ids")
+            else:
+                for token in word:
+                    if token is None:
+                        raise RequestError("one of bad_words has None; it must hold texts or lists of token ids")
+                    _check_whole("a token id of bad_words", token, _INT32_MAX)
 
     def stop_strings(self) -> list[str]:
         """`stop` as a list."""
         return [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
+
+    def words(self) -> list[str | Sequence[int]]:
+        """`bad_words` as a list."""
+        return [self.bad_words] if isinstance(self.bad_words, str) else list(self.bad_words or ())
 
     def over(self, defaults: SamplingParams) -> SamplingParams:
         """These parameters, with `defaults` where they are None."""
@@ -92,8 +138,11 @@ class SamplingParams:
             absent["max_tokens"] = max(self.min_tokens, defaults.max_tokens)
         return replace(self, **absent)
 
-    def to_native(self, stream: bool = True) -> native.SamplingParams:
-        """The core's parameters, with the values named above where these are None."""
+    def to_native(self, stream: bool = True, encode: Callable[[str], list[int]] | None = None) -> native.SamplingParams:
+        """The core's parameters, with the values named above where these are None.
+
+        `encode` gives the tokens of a text without special tokens; without it, `bad_words` that are texts are left out.
+        """
         out = native.SamplingParams()
         filtered = any(value is not None for value in (self.top_k, self.top_p, self.min_p))
         out.max_tokens = self.max_tokens
@@ -101,9 +150,15 @@ class SamplingParams:
         out.top_k = self.top_k or 0
         out.top_p = 1.0 if self.top_p is None else self.top_p
         out.min_p = self.min_p or 0.0
+        out.repetition_penalty = 1.0 if self.repetition_penalty is None else self.repetition_penalty
+        out.presence_penalty = self.presence_penalty or 0.0
+        out.frequency_penalty = self.frequency_penalty or 0.0
+        out.logit_bias = dict(self.logit_bias or {})
+        out.bad_words = _sequences(self.words(), encode)
         out.seed = self.seed
         out.stop = self.stop_strings()
         out.stop_token_ids = list(self.stop_token_ids or ())
+        out.include_stop_str_in_output = self.include_stop_str_in_output
         out.ignore_eos = self.ignore_eos
         out.min_tokens = self.min_tokens or 0
         out.logprobs = self.logprobs
@@ -112,25 +167,31 @@ class SamplingParams:
         return out
 
 
-def defaults_of(generation_config: dict[str, Any], where: str) -> SamplingParams:
-    """A model's defaults, from its generation_config.json.
+def _sequences(words: list[str | Sequence[int]], encode: Callable[[str], list[int]] | None) -> list[list[int]]:
+    """The token sequences of words; a text also stands for itself behind a space, which has tokens of its own."""
+    sequences: list[list[int]] = []
+    for word in words:
+        if not isinstance(word, str):
+            sequences.append([int(token) for token in word])
+        elif encode is not None:
+            bare = word.lstrip()
+            sequences += [encode(bare), encode(" " + bare)] if bare else [encode(word)]
+    unique = dict.fromkeys(tuple(sequence) for sequence in sequences)
+    return [list(sequence) for sequence in unique]
 
-    As in transformers, temperature and filters count only with `do_sample`. Raises EngineError for a value that is
-    out of range; `where` names the file.
-    """
-    names = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
-    if generation_config.get("do_sample") is True:
-        names |= {name: name for name in ("temperature", "top_k", "top_p", "min_p")}
-    given = {ours: generation_config[key] for key, ours in names.items() if generation_config.get(key) is not None}
-    if generation_config.get("do_sample") is True:
-        given.setdefault("temperature", 1.0)
-    penalty = generation_config.get("repetition_penalty")
-    if penalty not in (None, 1, 1.0):
-        warnings.warn(f"{where} asks for repetition_penalty {penalty}, which is not supported yet", stacklevel=2)
-    try:
-        return SamplingParams(**given)
-    except RequestError as error:
-        raise EngineError(f"{where}: {error}; correct it, or load with generation_config=False") from None
+
+def _check_number(name: str, value: Any) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise RequestError(f"{name} is {value!r}; it must be a number")
+    if isinstance(value, int) and value.bit_length() > 64:  # more than a double may hold
+        raise RequestError(f"{name} is an integer of {value.bit_length()} bits; it must be a smaller number")
+
+
+def _check_text(name: str, text: str) -> None:
+    if any("\ud800" <= c <= "\udfff" for c in text):
+        raise RequestError(f"{name} has a lone surrogate, which is not text")
 
 
 def _check_whole(name: str, value: Any, most: int) -> None:

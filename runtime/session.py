@@ -9,9 +9,10 @@ from typing import Any, cast
 from precast._native import runtime as native
 from precast.errors import EngineError, RequestError
 from precast.json_file import read_object
+from precast.runtime.generation_config import defaults_of
 from precast.runtime.memory import available_memory
 from precast.runtime.output import RequestOutput
-from precast.runtime.sampling import SamplingParams, defaults_of
+from precast.runtime.sampling import SamplingParams
 from precast.runtime.text.chat_template import ChatTemplate
 from precast.runtime.text.tokenizer import Tokenizer
 
@@ -57,6 +58,11 @@ class Session:
         self._use_defaults = generation_config
         loaded = native.Engine(path, num_threads or 0)
         self.limits = loaded.limits
+        for word in self._model_defaults.words():
+            if wrong := [token for token in word if isinstance(token, int) and token >= self.limits.vocab_size]:
+                raise EngineError(
+                    f"{folder / 'generation_config.json'} bans the token {wrong[0]}, which does not exist"
+                )
         self.executor = native.Executor(
             loaded.backend,
             num_pages=num_pages(self.limits, kv_cache_memory, available_memory()),
@@ -122,7 +128,10 @@ class Session:
 
     def submit(self, ids: list[int], params: SamplingParams, stream: bool) -> int:
         """Enqueues a request; `params` are resolved. Raises RequestError when it is refused."""
-        return self.executor.submit(ids, params.to_native(stream))
+        return self.executor.submit(ids, params.to_native(stream, self._word_tokens))
+
+    def _word_tokens(self, word: str) -> list[int]:
+        return self._encode(word, add_special_tokens=False)
 
     def failure(self, output: RequestOutput) -> Exception:
         """The exception for an output whose finish_reason is `error`."""

@@ -14,6 +14,7 @@ using bf16_t = uint16_t;  // the upper half of an IEEE float32
 
 inline constexpr int kPanel = 16;          // output channels of a packed weight panel, on every level
 inline constexpr int kPageTokens = 32;     // tokens of a KV page
+inline constexpr int kVocabBlock = 256;    // tokens of one maximum of a row of logits
 inline constexpr int kContextSplit = 256;  // positions of one attention partial; a multiple of kPageTokens
 
 // ---- activation functions (plugins/activation/reference.py) --------------------------------------------------------
@@ -94,7 +95,7 @@ struct AttentionQuery {
   int32_t rows;
   int32_t first_position;
   const void* const*
-      pages;  // pages[j] holds positions 32j … 32j+31 of this layer and KV head; what no row sees goes unread
+      pages;            // pages[j] holds positions 32j … 32j+31 of this layer and KV head; what no row sees goes unread
   const float* slopes;  // [heads_per_kv] ALiBi: score += slope · (position of the key − p); null: not
 };
 
@@ -168,6 +169,17 @@ struct KernelTable {
   // out[head_size] = o / l.
   void (*attention_finish)(int head_size, const float* state, float* out);
   int64_t (*attention_scratch_floats)(const AttentionShape& s, int rows);
+
+  // --- sampling, one row x of n logits in blocks of kVocabBlock. The same bits on all levels. A weight is
+  // floor(2^40 · e^((x − most) · inverse_temperature)), for x ≤ most; x may be −∞.
+  // maxima[b] = the maximum of block b. Returns false when x has NaN or infinite values.
+  bool (*vocab_maxima)(const float* x, int n, float* maxima);
+  // sums[b] = Σ weights of block b.
+  void (*vocab_weight_sums)(const float* x, int n, const float* maxima, float most, float inverse_temperature,
+                            uint64_t* sums);
+  void (*vocab_weights)(const float* x, int n, float most, float inverse_temperature, uint64_t* weights);
+  // The positions of x ≥ threshold, rising; returns how many.
+  int (*vocab_at_least)(const float* x, int n, float threshold, int32_t* positions);
 };
 
 }  // namespace precast

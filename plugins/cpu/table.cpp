@@ -43,6 +43,13 @@ void attention_merge(int head_size, int count, float* state, const float* partia
 void attention_finish(int head_size, const float* state, float* out);
 int64_t attention_scratch_floats(const AttentionShape& s, int rows);
 
+// plugins/sampling/cpu
+bool vocab_maxima(const float* x, int n, float* maxima);
+void vocab_weight_sums(const float* x, int n, const float* maxima, float most, float inverse_temperature,
+                       uint64_t* sums);
+void vocab_weights(const float* x, int n, float most, float inverse_temperature, uint64_t* weights);
+int vocab_at_least(const float* x, int n, float threshold, int32_t* positions);
+
 #define PRECAST_STRING2(x) #x
 #define PRECAST_STRING(x) PRECAST_STRING2(x)
 
@@ -75,6 +82,10 @@ const KernelTable kTable = {
     .attention_merge = attention_merge,
     .attention_finish = attention_finish,
     .attention_scratch_floats = attention_scratch_floats,
+    .vocab_maxima = vocab_maxima,
+    .vocab_weight_sums = vocab_weight_sums,
+    .vocab_weights = vocab_weights,
+    .vocab_at_least = vocab_at_least,
 };
 
 }  // namespace precast::PRECAST_LEVEL

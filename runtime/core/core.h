@@ -5,6 +5,7 @@
 #pragma once
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -19,21 +20,32 @@ using Clock = std::chrono::steady_clock;
 
 // ---- a request ------------------------------------------------------------------------------------------------------
 
-// How tokens are chosen and when a request ends. Checked by check_request (request.h).
+// How tokens are chosen and when a request ends. Checked by check_request (request.h); docs/sampling.md.
 struct SamplingParams {
-  std::optional<int32_t> max_tokens;    // 0: nothing is generated; absent: up to max_seq_len or what the pool holds
-  int32_t min_tokens = 0;               // neither a stop token nor a stop string ends the request before
-  double temperature = 1.0;             // 0 (and anything below 1e-5): greedy
-  int32_t top_k = 0;                    // keep the k most likely tokens; 0: all
-  double top_p = 1.0;                   // keep the fewest most likely tokens whose probabilities reach top_p; 1: all
-  double min_p = 0.0;                   // keep tokens of at least min_p times the highest probability
-  std::optional<uint64_t> seed;         // absent: a random one, which the output names
-  std::vector<std::string> stop;        // texts that end the request and are not part of its text
-  std::vector<TokenId> stop_token_ids;  // tokens that end the request and are not part of its output
-  bool ignore_eos = false;              // the engine's eos tokens do not end the request
-  bool skip_special_tokens = true;      // special tokens are not part of the text
-  std::optional<int32_t> logprobs;      // log-probability of each token, and of the n most likely ones
-  bool stream = true;                   // false: one output, when finished
+  std::optional<int32_t> max_tokens;     // 0: nothing is generated; absent: up to max_seq_len or what the pool holds
+  int32_t min_tokens = 0;                // neither a stop token nor a stop string ends the request before
+  double temperature = 1.0;              // 0 (and anything below 1e-5): greedy
+  int32_t top_k = 0;                     // keep the k most likely tokens; 0: all
+  double top_p = 1.0;                    // keep the fewest most likely tokens whose probabilities reach top_p; 1: all
+  double min_p = 0.0;                    // keep tokens of at least min_p times the highest probability
+  double repetition_penalty = 1.0;       // divides (a negative logit: multiplies) what occurs in prompt or output
+  double presence_penalty = 0.0;         // is subtracted for what occurs in the output
+  double frequency_penalty = 0.0;        // is subtracted for each time that it occurs in the output
+  std::map<TokenId, double> logit_bias;  // is added
+  std::vector<std::vector<TokenId>> bad_words;  // token sequences that are never completed
+  std::optional<uint64_t> seed;                 // absent: a random one, which the output names
+  std::vector<std::string> stop;                // texts that end the request and are not part of its text
+  std::vector<TokenId> stop_token_ids;          // tokens that end the request and are not part of its output
+  bool include_stop_str_in_output = false;      // what ends the request, text or token, is part of its output
+  bool ignore_eos = false;                      // the engine's eos tokens do not end the request
+  bool skip_special_tokens = true;              // special tokens are not part of the text
+  std::optional<int32_t> logprobs;              // log-probability of each token, and of the n most likely ones
+  int32_t n = 1;                                // outputs
+  std::optional<int32_t> best_of;  // sequences, of which those n of the highest cumulative logprob are the outputs
+  bool stream = true;              // false: one output, when finished
+
+  int32_t num_sequences() const { return best_of.value_or(n); }
+  bool ranks_sequences() const { return num_sequences() > n; }
 };
 
 // What was asked for, after the checks. `params.seed` is set.

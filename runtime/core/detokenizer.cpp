@@ -35,7 +35,7 @@ int Detokenizer::find_stop(size_t from) {
       if (found < 0 || stop.size() > options_.stop[static_cast<size_t>(found)].size()) found = static_cast<int>(i);
     }
     if (found >= 0) {
-      end_ = end - options_.stop[static_cast<size_t>(found)].size();
+      end_ = options_.include_stop ? end : end - options_.stop[static_cast<size_t>(found)].size();
       return found;
     }
   }
@@ -46,6 +46,7 @@ int Detokenizer::find_stop(size_t from) {
 size_t Detokenizer::held_back() const {
   const std::string_view bytes = bytes_;
   size_t most = 0;
+  if (options_.include_stop) return most;
   for (const std::string_view stop : options_.stop) {
     for (size_t n = std::min(stop.size() - 1, bytes.size()); n > most; --n) {
       if (bytes.ends_with(stop.substr(0, n))) most = n;

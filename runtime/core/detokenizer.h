@@ -13,6 +13,7 @@ namespace precast {
 
 struct DetokenizerOptions {
   std::vector<std::string> stop;  // UTF-8, none empty
+  bool include_stop = false;      // a stop string goes out; what comes behind it does not
   int32_t min_tokens = 0;         // a stop string counts when it ends in a later token
   bool skip_special_tokens = true;
   bool at_start = false;  // nothing with text comes before the first token
@@ -29,8 +30,8 @@ class Detokenizer {
   int push(TokenId token);
 
   // Appends to `text` what can be given out, all of it when `final`. Returns how many tokens, in the order of push, go
-  // out with it: those of which some text has gone out and those without text before them. Tokens that begin in a found
-  // stop string or behind it never go out.
+  // out with it: those of which some text has gone out and those without text before them. Tokens that begin where a
+  // found stop string has cut the text, or behind it, never go out.
   size_t release(bool final, std::string& text);
 
  private:
@@ -44,7 +45,7 @@ class Detokenizer {
   std::vector<size_t> ends_;        // where each token's bytes end
   size_t given_ = 0;                // bytes whose text has gone out
   size_t released_ = 0;             // tokens that have gone out
-  size_t end_ = std::string::npos;  // where a found stop string begins
+  size_t end_ = std::string::npos;  // where a found stop string cuts the text
 };
 
 }  // namespace precast

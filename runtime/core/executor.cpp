@@ -213,7 +213,7 @@ void Executor::sample() {
     const SamplingParams& params = live.output.params();
     const uint64_t random = random_bits(*params.seed, 0, static_cast<uint32_t>(sequence->length()));
     Sample sample =
-        sampler_.sample({row, static_cast<size_t>(limits_.vocab_size)}, params, random, live.output.forbidden());
+        sampler_.sample({row, static_cast<size_t>(limits_.vocab_size)}, params, random, live.output.processors());
     row += limits_.vocab_size;
     if (sample.error != nullptr) {
       live.output.finish(FinishReason::error, sample.error);

@@ -9,6 +9,7 @@ namespace {
 DetokenizerOptions detokenizer_options(const Request& request, const VocabBytes* vocab) {
   DetokenizerOptions options;
   options.stop = request.params.stop;
+  options.include_stop = request.params.include_stop_str_in_output;
   options.min_tokens = request.params.min_tokens;
   options.skip_special_tokens = request.params.skip_special_tokens;
   // The output goes on where the prompt's text ends; only behind a prompt without text does it begin a text.
@@ -16,6 +17,12 @@ DetokenizerOptions detokenizer_options(const Request& request, const VocabBytes*
                        return vocab->is_special(token) || vocab->bytes(token).empty();
                      });
   return options;
+}
+
+std::vector<TokenId> stop_tokens(const SamplingParams& params, std::span<const TokenId> eos) {
+  std::vector<TokenId> tokens = params.stop_token_ids;
+  if (!params.ignore_eos) tokens.insert(tokens.end(), eos.begin(), eos.end());
+  return tokens;
 }
 
 template <typename T>
@@ -36,30 +43,32 @@ Output::Output(const Request& request, std::span<const TokenId> eos, std::shared
       params_(request.params),
       prompt_tokens_(static_cast<int32_t>(request.prompt.size())),
       max_tokens_(request.max_length - prompt_tokens_),
-      stop_tokens_(request.params.stop_token_ids),
+      stop_tokens_(stop_tokens(request.params, eos)),
+      processors_(request.params, request.prompt, stop_tokens_),
       detokenizer_(vocab, detokenizer_options(request, vocab.get())),
-      enqueued_(request.enqueued) {
-  if (!params_.ignore_eos) stop_tokens_.insert(stop_tokens_.end(), eos.begin(), eos.end());
-}
-
-std::span<const TokenId> Output::forbidden() const {
-  return sampled_ < params_.min_tokens ? std::span<const TokenId>(stop_tokens_) : std::span<const TokenId>();
-}
+      enqueued_(request.enqueued) {}
 
 void Output::push(Sample&& sample) {
   ++sampled_;
   if (sampled_ == 1) first_token_ = Clock::now();
   if (std::ranges::find(stop_tokens_, sample.token) != stop_tokens_.end()) {
     stop_token_ = sample.token;
+    if (params_.include_stop_str_in_output) keep(std::move(sample));
     return finish(FinishReason::stop);
   }
-  tokens_.push_back(sample.token);
-  if (params_.logprobs) logprobs_.push_back(std::move(sample.logprobs));
-  if (const int stop = detokenizer_.push(sample.token); stop >= 0) {
+  if (const int stop = keep(std::move(sample)); stop >= 0) {
     stop_string_ = params_.stop[static_cast<size_t>(stop)];
     return finish(FinishReason::stop);
   }
   if (sampled_ == max_tokens_) finish(FinishReason::length);
+}
+
+// Makes a token part of the output. Returns the index of the stop string that it completes, or −1.
+int Output::keep(Sample&& sample) {
+  processors_.push(sample.token);
+  tokens_.push_back(sample.token);
+  if (params_.logprobs) logprobs_.push_back(std::move(sample.logprobs));
+  return detokenizer_.push(sample.token);
 }
 
 void Output::finish(FinishReason reason, std::string error) {

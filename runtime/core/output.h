@@ -6,6 +6,7 @@
 
 #include "runtime/core/core.h"
 #include "runtime/core/detokenizer.h"
+#include "runtime/core/logits_processors.h"
 #include "runtime/core/sampler.h"
 
 namespace precast {
@@ -16,8 +17,8 @@ class Output {
   Output(const Request& request, std::span<const TokenId> eos, std::shared_ptr<const VocabBytes> vocab);
 
   const SamplingParams& params() const { return params_; }
-  // Tokens that must not be sampled now: those that would end the request before min_tokens.
-  std::span<const TokenId> forbidden() const;
+  // What is to be done with the logits of the next token.
+  const LogitsProcessors& processors() const { return processors_; }
   // Takes a sampled token; afterwards finished() may hold.
   void push(Sample&& sample);
   // Ends the request from outside: cancelled, error, or length when there is nothing to generate.
@@ -30,6 +31,7 @@ class Output {
   bool take(OutputDelta& delta);
 
  private:
+  int keep(Sample&& sample);
   void fill(OutputDelta& delta) const;
 
   RequestId id_;
@@ -37,6 +39,7 @@ class Output {
   int32_t prompt_tokens_;
   int32_t max_tokens_;
   std::vector<TokenId> stop_tokens_;  // eos too, unless ignored
+  LogitsProcessors processors_;
   Detokenizer detokenizer_;
 
   int32_t sampled_ = 0;

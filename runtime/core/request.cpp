@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <random>
 #include <sstream>
+#include <utility>
 
 #include "runtime/core/utf8.h"
 
@@ -47,6 +48,45 @@ void check_numbers(const SamplingParams& p) {
   }
 }
 
+void check_penalties(const SamplingParams& p) {
+  if (!(p.repetition_penalty > 0 && p.repetition_penalty <= kMaxRepetitionPenalty)) {
+    refuse("repetition_penalty is ", p.repetition_penalty, "; it must be above 0 (1: none) and at most ",
+           kMaxRepetitionPenalty);
+  }
+  for (const auto& [name, value] :
+       {std::pair{"presence_penalty", p.presence_penalty}, std::pair{"frequency_penalty", p.frequency_penalty}}) {
+    if (!(value >= -kMaxPenalty && value <= kMaxPenalty)) {
+      refuse(name, " is ", value, "; it must be from ", -kMaxPenalty, " to ", kMaxPenalty);
+    }
+  }
+  for (const auto& [token, bias] : p.logit_bias) {
+    if (!(bias >= -kMaxLogitBias && bias <= kMaxLogitBias)) {
+      refuse("the logit_bias of token ", token, " is ", bias, "; it must be from ", -kMaxLogitBias, " to ",
+             kMaxLogitBias);
+    }
+  }
+  if (p.bad_words.size() > static_cast<size_t>(kMaxBadWords)) {
+    refuse("bad_words has ", p.bad_words.size(), " token sequences; at most ", kMaxBadWords, " are allowed");
+  }
+  for (const auto& word : p.bad_words) {
+    if (word.empty()) refuse("one of bad_words is empty; remove it");
+    if (word.size() > static_cast<size_t>(kMaxBadWordTokens)) {
+      refuse("one of bad_words has ", word.size(), " tokens; at most ", kMaxBadWordTokens, " are allowed");
+    }
+  }
+}
+
+void check_sequences(const SamplingParams& p) {
+  if (p.n < 1 || p.n > kMaxSequences) refuse("n is ", p.n, "; it must be from 1 to ", kMaxSequences);
+  if (p.best_of && (*p.best_of < p.n || *p.best_of > kMaxSequences)) {
+    refuse("best_of is ", *p.best_of, " and n ", p.n, "; best_of must be from n to ", kMaxSequences);
+  }
+  if (p.num_sequences() > 1 && p.temperature < kGreedyTemperature) {
+    refuse(p.n > 1 ? "n" : "best_of", " is ", p.n > 1 ? p.n : *p.best_of,
+           " with a temperature of 0, where all outputs would be equal; give a temperature, or ask for one");
+  }
+}
+
 void check_stop_strings(const std::vector<std::string>& stops) {
   if (stops.size() > static_cast<size_t>(kMaxStopStrings)) {
     refuse("there are ", stops.size(), " stop strings; at most ", kMaxStopStrings, " are allowed");
@@ -60,11 +100,16 @@ void check_stop_strings(const std::vector<std::string>& stops) {
   }
 }
 
+void check_token(const char* where, TokenId id, const ModelLimits& limits) {
+  if (id >= 0 && id < limits.vocab_size) return;
+  refuse(where, " has ", id, "; ids of this engine go from 0 to ", limits.vocab_size - 1);
+}
+
 void check_against_engine(const SamplingParams& p, const ModelLimits& limits, bool has_text) {
-  for (TokenId id : p.stop_token_ids) {
-    if (id < 0 || id >= limits.vocab_size) {
-      refuse("stop_token_ids has ", id, "; ids of this engine go from 0 to ", limits.vocab_size - 1);
-    }
+  for (const TokenId id : p.stop_token_ids) check_token("stop_token_ids", id, limits);
+  for (const auto& [id, bias] : p.logit_bias) check_token("logit_bias", id, limits);
+  for (const auto& word : p.bad_words) {
+    for (const TokenId id : word) check_token("bad_words", id, limits);
   }
   if (!p.stop.empty() && !has_text) {
     refuse("this engine has no tokenizer, and stop strings need one; use stop_token_ids");
@@ -75,6 +120,8 @@ void check_against_engine(const SamplingParams& p, const ModelLimits& limits, bo
 
 void check_params(const SamplingParams& params) {
   check_numbers(params);
+  check_penalties(params);
+  check_sequences(params);
   check_stop_strings(params.stop);
 }
 

@@ -7,6 +7,12 @@ namespace precast {
 inline constexpr double kGreedyTemperature = 1e-5;  // below: greedy
 inline constexpr double kMaxTemperature = 1000;     // its inverse and any logit stay finite
 inline constexpr int32_t kMaxLogprobs = 64;
+inline constexpr int32_t kMaxSequences = 128;  // n, best_of
+inline constexpr double kMaxPenalty = 2;       // presence, frequency: as OpenAI's API has it
+inline constexpr double kMaxRepetitionPenalty = 1000;
+inline constexpr double kMaxLogitBias = 100;
+inline constexpr int32_t kMaxBadWords = 1024;
+inline constexpr int32_t kMaxBadWordTokens = 256;
 inline constexpr int32_t kMaxStopStrings = 64;
 inline constexpr int32_t kMaxStopStringBytes = 1024;
 

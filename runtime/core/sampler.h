@@ -1,6 +1,8 @@
-// From one row of logits to one token. A row's outcome depends on the row, the parameters and the random bits alone.
+// From one row of logits to one token. A row's outcome depends on the row, the parameters, what the sequence holds and
+// the random bits alone.
 //
 // Meaning, in this order, over tokens ranked by (logit falling, id rising):
+//   processors   logits_processors.h: bias, penalties, bans
 //   temperature  p ∝ exp(logit / temperature); below 1e-5 the first of the ranking is taken (greedy)
 //   top_k        the first k stay
 //   top_p        of those, the shortest prefix whose share of their probability reaches top_p stays
@@ -15,39 +17,46 @@
 #include <string>
 #include <vector>
 
+#include "runtime/core/candidates.h"
 #include "runtime/core/core.h"
+#include "runtime/core/logits_processors.h"
+#include "runtime/core/vocab_scan.h"
 
 namespace precast {
 
 struct Sample {
   TokenId token = -1;
-  TokenLogprobs logprobs;       // empty unless params.logprobs
+  TokenLogprobs logprobs;       // when params ask for them, or rank sequences by them (best_of)
   const char* error = nullptr;  // set: the row has no answer, and token is −1
 };
 
-// e^x for x ≤ 0, relative error below 1e-6; x below −87 counts as −87.
-float exp_nonpositive(float x);
-
+// One thread's; it keeps buffers, and nothing from row to row.
 class Sampler {
  public:
-  explicit Sampler(int32_t vocab_size);
+  explicit Sampler(int32_t vocab_size) : scan_(vocab_size) {}
 
-  // `logits` [vocab_size] are overwritten. `forbidden` tokens are not chosen (min_tokens). Logprobs are of the row as
-  // it came in: log-softmax, summed over fixed tiles of the vocabulary. NaN or infinite logits are an error.
+  // `logits` [vocab_size] are overwritten. Logprobs are of the row as it came in: its log-softmax, whose sum is one of
+  // integers, as above. NaN or infinite logits are an error.
   Sample sample(std::span<float> logits, const SamplingParams& params, uint64_t random_bits,
-                std::span<const TokenId> forbidden);
+                const LogitsProcessors& processors);
+
+  // The log-probability of `token` in a row, and of the `top` most likely tokens. An error as above, or null.
+  const char* score(std::span<const float> logits, TokenId token, int32_t top, TokenLogprobs& logprobs);
 
  private:
-  TokenId draw(std::span<const float> logits, float max, const SamplingParams& params, uint64_t random_bits);
-  void weigh(std::span<const float> logits, float max, float inverse_temperature);
-  uint64_t last_kept(std::span<const float> logits, const SamplingParams& params);
+  double normalizer();
+  std::vector<TokenLogprob> most_likely(std::span<const float> logits, int32_t count, double normalizer);
+  TokenId draw(std::span<const float> logits, const SamplingParams& params, uint64_t random_bits);
+  void filter(std::span<const float> logits, const SamplingParams& params, float inverse_temperature);
+  template <typename Enough>
+  void collect_until(std::span<const float> logits, const SamplingParams& params, float inverse_temperature,
+                     const Enough& enough);
 
-  static constexpr int kBuckets = 256;
-  std::vector<uint64_t> weights_;  // [vocab_size], see above
-  std::vector<uint8_t> buckets_;   // [vocab_size] rises as the logit falls: a coarse rank
-  std::vector<int32_t> bucket_counts_;
-  std::vector<uint64_t> bucket_weights_;
-  std::vector<uint64_t> candidates_;  // rank keys
+  VocabScan scan_;
+  Candidates candidates_;
+  std::vector<ModelLogit> changed_;
+  std::vector<int32_t> ids_;
+  std::vector<uint64_t> keys_;
 };
 
 }  // namespace precast

@@ -92,7 +92,7 @@ TEST_CASE("selection gives what a full sort gives") {
     const uint64_t bits = random_bits(random(), 0, random());
     const TokenId expected = naive_sample(logits, p, bits);
     Sampler sampler(static_cast<int32_t>(v));
-    const Sample got = sampler.sample(logits, p, bits, {});
+    const Sample got = sampler.sample(logits, p, bits, LogitsProcessors());
     CAPTURE(v);
     CAPTURE(p.temperature);
     CAPTURE(p.top_k);
@@ -111,7 +111,7 @@ TEST_CASE("equal logits: the lowest id wins") {
   std::vector<float> logits(40, -1.0f);
   logits[17] = logits[33] = 0.0f;
   logits[20] = -0.0f;
-  const Sample s = sampler.sample(logits, p, 0, {});
+  const Sample s = sampler.sample(logits, p, 0, LogitsProcessors());
   CHECK(s.token == 17);
   REQUIRE(s.logprobs.top.size() == 3);
   CHECK(s.logprobs.top[1].token == 20);
@@ -119,7 +119,8 @@ TEST_CASE("equal logits: the lowest id wins") {
   std::fill(logits.begin(), logits.end(), 0.0f);
   p.temperature = 1;
   p.top_k = 5;
-  for (uint32_t i = 0; i < 100; ++i) CHECK(sampler.sample(logits, p, random_bits(1, 0, i), {}).token < 5);
+  for (uint32_t i = 0; i < 100; ++i)
+    CHECK(sampler.sample(logits, p, random_bits(1, 0, i), LogitsProcessors()).token < 5);
 }
 
 TEST_CASE("draws follow the softmax") {
@@ -130,7 +131,7 @@ TEST_CASE("draws follow the softmax") {
   constexpr int kDraws = 200000;
   for (uint32_t i = 0; i < kDraws; ++i) {
     std::vector<float> row = logits;
-    ++counts[static_cast<size_t>(sampler.sample(row, p, random_bits(42, 0, i), {}).token)];
+    ++counts[static_cast<size_t>(sampler.sample(row, p, random_bits(42, 0, i), LogitsProcessors()).token)];
   }
   double total = 0, chi_square = 0;
   for (float x : logits) total += std::exp(x);
@@ -154,8 +155,8 @@ TEST_CASE("logprobs are a log-softmax of the row, whatever filters and forbidden
   p.top_k = 50;
   p.logprobs = 2;
   const auto best = static_cast<TokenId>(std::max_element(before.begin(), before.end()) - before.begin());
-  const std::vector<TokenId> forbidden = {best};
-  const Sample s = sampler.sample(logits, p, random_bits(1, 2, 3), forbidden);
+  p.bad_words = {{best}};
+  const Sample s = sampler.sample(logits, p, random_bits(1, 2, 3), LogitsProcessors(p, {}, {}));
   CHECK(s.token != best);
   CHECK(s.logprobs.top[0].token == best);
   CHECK(std::abs(s.logprobs.logprob - static_cast<double>(before[static_cast<size_t>(s.token)] - std::log(sum))) <
@@ -170,7 +171,7 @@ TEST_CASE("a row without an answer is an error") {
     for (const size_t at : {size_t{0}, size_t{19}}) {
       std::vector<float> logits(20, 1.0f);
       logits[at] = bad;
-      const Sample s = sampler.sample(logits, p, 1, {});
+      const Sample s = sampler.sample(logits, p, 1, LogitsProcessors());
       CHECK(s.error != nullptr);
       CHECK(s.token == -1);
     }
@@ -178,11 +179,12 @@ TEST_CASE("a row without an answer is an error") {
   std::vector<float> logits(20, 1.0f);
   std::vector<TokenId> all(20);
   std::iota(all.begin(), all.end(), 0);
-  CHECK(sampler.sample(logits, p, 1, all).error != nullptr);
+  p.min_tokens = 1;
+  CHECK(sampler.sample(logits, p, 1, LogitsProcessors(p, {}, all)).error != nullptr);
   std::vector<float> extremes(20, std::numeric_limits<float>::lowest());
   extremes[3] = std::numeric_limits<float>::max();
   p.logprobs = 1;
-  const Sample s = sampler.sample(extremes, p, 1, {});
+  const Sample s = sampler.sample(extremes, p, 1, LogitsProcessors());
   CHECK(s.token == 3);
   CHECK(std::isfinite(s.logprobs.logprob));
 }
