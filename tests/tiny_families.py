@@ -280,6 +280,11 @@ TINY: dict[str, TinyFamily] = {
         ),
         TinyFamily("starcoder2", {"sliding_window": 40}),
         TinyFamily("cohere", {"use_qk_norm": True, "logit_scale": 0.5, "attention_bias": True}),
+        TinyFamily(
+            "cohere2",
+            {"logit_scale": 0.5, "attention_bias": True, "sliding_window": 40},
+            without("layer_types", sliding_window_pattern=4, layer_switch=4, rotary_pct=1.0, use_qk_norm=False),
+        ),
         TinyFamily("bloom", {}, without(n_embed=96, seq_length=2048), BLOOM_NAMES),
         TinyFamily(
             "mpt",

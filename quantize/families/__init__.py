@@ -14,13 +14,13 @@ from precast.quantize.families.granite import GRANITE
 from precast.quantize.families.llama import LLAMA, MISTRAL
 from precast.quantize.families.moe import MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE
 from precast.quantize.families.olmo import OLMO, OLMO2
-from precast.quantize.families.parallel import COHERE, FALCON, PHI, STABLELM, STARCODER2
+from precast.quantize.families.parallel import COHERE, COHERE2, FALCON, PHI, STABLELM, STARCODER2
 from precast.quantize.families.phi import PHI3
 from precast.quantize.families.qwen import QWEN2, QWEN3
 from precast.quantize.families.smollm3 import SMOLLM3
 
 _LLAMA_LIKE = (LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA, GEMMA2, GEMMA3, PHI3, SMOLLM3, GRANITE, OLMO, OLMO2)
-_GPT_LIKE = (GPT2, GPT_NEOX, GPTJ, OPT, PHI, FALCON, STABLELM, STARCODER2, COHERE, BLOOM, MPT)
+_GPT_LIKE = (GPT2, GPT_NEOX, GPTJ, OPT, PHI, FALCON, STABLELM, STARCODER2, COHERE, COHERE2, BLOOM, MPT)
 _EXPERTS = (MIXTRAL, QWEN2_MOE, QWEN3_MOE, OLMOE)
 
 FAMILIES: dict[str, Family] = {family.model_type: family for family in (*_LLAMA_LIKE, *_GPT_LIKE, *_EXPERTS)}

@@ -12,7 +12,7 @@ from precast.quantize.families.config_reader import ConfigReader
 from precast.quantize.families.family import Family, Key, Part
 from precast.quantize.families.llama import GGUF, LAYER_MODULES, LLAMA, MODULES
 from precast.quantize.families.rope_settings import Rope
-from precast.quantize.families.windows import Windows, some_layers
+from precast.quantize.families.windows import pattern
 
 _LAYER = "model.layers.{i}."
 
@@ -32,16 +32,6 @@ def _old_activation(c: ConfigReader, m: dict[str, Any]) -> str:
     kind = c.activation("hidden_act", "gelu_pytorch_tanh")
     newer = c.activation("hidden_activation", "gelu_pytorch_tanh")
     return "gelu_tanh" if kind == "gelu" or newer == "gelu_tanh" else kind
-
-
-def _pattern(default: int) -> Any:
-    """Every `default`-th layer, or every `sliding_window_pattern`-th, sees everything."""
-
-    def read(c: ConfigReader, m: dict[str, Any]) -> Windows:
-        pattern = c.integer("sliding_window_pattern", default)
-        return some_layers(c, m, c.integer_or_none("sliding_window", 4096), lambda layer: (layer + 1) % pattern != 0)
-
-    return read
 
 
 _GAINS: dict[str, Any] = {
@@ -110,7 +100,7 @@ GEMMA2: Family = replace(
         "attention_scale": lambda c, m: c.number("query_pre_attn_scalar", 256) ** -0.5,
         "attn_logit_softcapping": Key("attn_logit_softcapping", "number_or_none", 50.0),
         "final_logit_softcapping": Key("final_logit_softcapping", "number_or_none", 30.0),
-        ("sliding_window", "layer_types"): _pattern(2),
+        ("sliding_window", "layer_types"): pattern(2),
     },
     layer_modules={**LAYER_MODULES, **_SANDWICH},
     only={"use_bidirectional_attention": (False,)},
@@ -138,7 +128,7 @@ GEMMA3: Family = replace(
         "qk_norm": "rms_head",
         "attn_logit_softcapping": None,
         "final_logit_softcapping": Key("final_logit_softcapping", "number_or_none", None),
-        ("sliding_window", "layer_types"): _pattern(6),
+        ("sliding_window", "layer_types"): pattern(6),
     },
     rope=Rope(base=1_000_000.0, local_base=10_000.0),
     # transformers reads attn_logit_softcapping of Gemma 3 and never applies it

@@ -80,6 +80,9 @@ known is refused by its name. Rope may be scaled in the ways `linear`, `dynamic`
 
 {chr(10).join(lines)}
 
+Not here: InternLM 2, which transformers does not have (its models bring code of their own, which precast never runs);
+OPT-350M; Falcon with ALiBi; the text part of a model of pictures or sound, unless it was saved as a model of its own.
+
 `precast inspect --families` prints this list. A family is a description in `quantize/families/`; each is tested
 against transformers on a tiny random model, with every feature taken away in turn (`tests/parity/test_families.py`).
 Models whose norms are RMS norms before attention and MLP are rotated when they are quantized to int8.

@@ -12,7 +12,7 @@ from precast.quantize.families.gpt import BIASES, LAYER_NORMS, four_times_hidden
 from precast.quantize.families.llama import LAYER_MODULES, LLAMA, MODULES
 from precast.quantize.families.rope_settings import Rope
 from precast.quantize.families.selections import fused, grouped, interleaved
-from precast.quantize.families.windows import every_layer
+from precast.quantize.families.windows import FULL, every_layer, pattern
 
 _LAYER, _ATTENTION, _MLP = "model.layers.{i}.", "model.layers.{i}.self_attn.", "model.layers.{i}.mlp."
 
@@ -120,6 +120,9 @@ FALCON: Family = replace(
 )
 
 
+_HEAD_NORMS = ("attention.q_layernorm", "attention.k_layernorm")
+
+
 def _head_norms(name: str) -> Any:
     """A norm of its own for each head."""
 
@@ -209,4 +212,32 @@ COHERE: Family = replace(
         "attention.q_layernorm": Part(_ATTENTION + "q_norm", interleaved("q"), flat=True),
         "attention.k_layernorm": Part(_ATTENTION + "k_norm", interleaved("k"), flat=True),
     },
+)
+
+COHERE2: Family = replace(
+    COHERE,
+    model_type="cohere2",
+    architecture="Cohere2ForCausalLM",
+    title="Cohere 2",
+    models="Command R7B, Command A, Tiny Aya",
+    settings={
+        **COHERE.settings,
+        "qk_norm": None,
+        ("sliding_window", "layer_types"): pattern(4),
+        "no_rope_layers": lambda c, m: tuple(
+            layer for layer, kind in enumerate(m["layer_types"] or (FULL,) * m["num_hidden_layers"]) if kind == FULL
+        ),
+    },
+    only={
+        "order_of_interleaved_layers": ("local_attn_first",),
+        "position_embedding_type": ("rope_gptj",),
+        "rotary_pct": (1.0,),
+        "use_embedding_sharing": (True,),
+        "use_gated_activation": (True,),
+        "use_parallel_block": (True,),
+        "use_parallel_embedding": (False,),
+        "use_qk_norm": (False,),
+    },
+    unused=("_sliding_window_pattern", "layer_switch"),  # sliding_window_pattern or layer_types says it
+    layer_modules={name: parts for name, parts in COHERE.layer_modules.items() if name not in _HEAD_NORMS},
 )

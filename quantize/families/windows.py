@@ -33,6 +33,16 @@ def some_layers(c: ConfigReader, m: dict[str, Any], window: int | None, slides: 
     return window, kinds
 
 
+def pattern(default: int) -> Callable[[ConfigReader, dict[str, Any]], Windows]:
+    """Every `default`-th layer, or every `sliding_window_pattern`-th, sees everything."""
+
+    def read(c: ConfigReader, m: dict[str, Any]) -> Windows:
+        every = c.integer("sliding_window_pattern", default)
+        return some_layers(c, m, c.integer_or_none("sliding_window", 4096), lambda layer: (layer + 1) % every != 0)
+
+    return read
+
+
 def when_used(c: ConfigReader, m: dict[str, Any]) -> Windows:
     """Qwen: `use_sliding_window`, and then layers from `max_window_layers` on."""
     used = c.flag("use_sliding_window", False)
