@@ -65,25 +65,44 @@ def _table_entry(section: Section) -> bytes:
 class EngineWriter:
     """Writes one engine file, section after section.
 
-    The names, tags and lengths of all sections come first, since the table lies before the data; `add` then takes
-    them in that order. Nothing is valid before `close`, which writes the header last.
+    The names, tags and lengths of all sections come first, so that the size of the file is known before a weight is
+    read; `add` then takes them in that order. Nothing is valid before `close`, which writes the header last.
     """
 
     def __init__(self, path: Path, plan: list[tuple[str, str, int]]) -> None:
         """`plan`: (name, layout tag, length in bytes) of every section. Raises ValueError for a name given twice."""
         if len({name for name, _, _ in plan}) != len(plan) or not 0 < len(plan) <= MAX_SECTIONS:
             raise ValueError("section names must be unique, and there must be one to 65,536 of them")
-        blank = [Section(n, t, 0, length, (0,) * -(-length // CHECKSUM_BLOCK)) for n, t, length in plan]
-        self._table_bytes = sum(len(_table_entry(s)) for s in blank)
-        place = HEADER_BYTES + self._table_bytes
-        self._planned: list[Section] = []
-        for section in blank:
-            place = aligned(place, section.length)
-            self._planned.append(Section(section.name, section.tag, place, section.length, section.checksums))
-            place += section.length
-        self.size = place
-        self._written: list[Section] = []
+        self._plan([], plan)
         self._file = files.create(path)
+
+    @classmethod
+    def extend(cls, path: Path, plan: list[tuple[str, str, int]]) -> EngineWriter:
+        """Writes more sections, as announced in `plan`, behind those of an engine file that nobody maps yet.
+
+        Until `close` the file is broken. Raises EngineError for a file that is no engine, ValueError for a name that
+        stands twice.
+        """
+        writer = cls.__new__(cls)
+        writer._plan(list(EngineFile.open(path).sections.values()), plan)
+        writer._file = open(path, "r+b")  # noqa: SIM115
+        files.write(writer._file, bytes(HEADER_BYTES))
+        writer._file.flush()
+        return writer
+
+    def _plan(self, there: list[Section], plan: list[tuple[str, str, int]]) -> None:
+        """Gives every new section its place behind those that are `there`."""
+        names = [section.name for section in there] + [name for name, _, _ in plan]
+        if len(set(names)) != len(names) or not 0 < len(names) <= MAX_SECTIONS:
+            raise ValueError("section names must be unique, and there must be one to 65,536 of them")
+        self._written, self._planned = list(there), list(there)
+        place = there[-1].offset + there[-1].length if there else HEADER_BYTES
+        for name, tag, length in plan:
+            place = aligned(place, length)
+            self._planned.append(Section(name, tag, place, length, (0,) * -(-length // CHECKSUM_BLOCK)))
+            place += length
+        self._table_at = place
+        self.size = place + sum(len(_table_entry(section)) for section in self._planned)
 
     def add(self, name: str, data: npt.NDArray[Any] | bytes | Iterator[npt.NDArray[Any]]) -> None:
         """Writes the next section, whole or in parts that follow each other.
@@ -117,10 +136,10 @@ class EngineWriter:
         if len(self._written) != len(self._planned):
             raise ValueError(f"section {self._planned[len(self._written)].name} was announced and not written")
         table = b"".join(_table_entry(s) for s in self._written)
-        head = (MAGIC, FORMAT_VERSION, len(self._written), self.size, HEADER_BYTES, len(table), zlib.crc32(table))
+        head = (MAGIC, FORMAT_VERSION, len(self._written), self.size, self._table_at, len(table), zlib.crc32(table))
         header = HEADER.pack(*head, 0)
         self._file.truncate(self.size)
-        self._file.seek(HEADER_BYTES)
+        self._file.seek(self._table_at)
         files.write(self._file, table)
         self._file.seek(0)
         files.write(self._file, header[:60] + struct.pack("<I", zlib.crc32(header[:60])))
@@ -186,20 +205,20 @@ def _read_table(path: Path, data: mmap.mmap) -> dict[str, Section]:
         raise EngineError(f"{path} is damaged: the header's checksum does not match")
     if size != len(data):
         raise EngineError(f"{path} is truncated or grew: the header says {size} bytes, the file has {len(data)}")
-    if table_at != HEADER_BYTES or table_bytes > min(size - HEADER_BYTES, MAX_TABLE_BYTES):
-        raise EngineError(f"{path} is damaged: the section table lies outside the file")
+    if table_at < HEADER_BYTES or table_bytes > MAX_TABLE_BYTES or table_at + table_bytes != size:
+        raise EngineError(f"{path} is damaged: the section table is not the end of the file")
     table = data[table_at : table_at + table_bytes]
     if zlib.crc32(table) != table_crc:
         raise EngineError(f"{path} is damaged: the section table's checksum does not match")
     try:
-        sections = _parse_table(table, count, size, HEADER_BYTES + table_bytes)
+        sections = _parse_table(table, count, table_at)
     except (struct.error, UnicodeDecodeError, ValueError) as error:
         raise EngineError(f"{path} is damaged: bad section table ({error})") from None
     return sections
 
 
-def _parse_table(table: bytes, count: int, size: int, data_from: int) -> dict[str, Section]:
-    place, end = 0, data_from
+def _parse_table(table: bytes, count: int, data_end: int) -> dict[str, Section]:
+    place, end = 0, HEADER_BYTES
     sections: dict[str, Section] = {}
 
     def text() -> str:
@@ -216,7 +235,7 @@ def _parse_table(table: bytes, count: int, size: int, data_from: int) -> dict[st
         offset, length, block = struct.unpack_from("<QQI", table, place)
         place += 20
         blocks = -(-length // CHECKSUM_BLOCK)
-        if block != CHECKSUM_BLOCK or offset % 64 or offset < end or length > size or offset > size - length:
+        if block != CHECKSUM_BLOCK or offset % 64 or offset < end or offset + length > data_end:
             raise ValueError(f"section {name!r} lies outside the file, or over another")
         checksums = struct.unpack_from(f"<{blocks}I", table, place)
         place += 4 * blocks

@@ -25,7 +25,7 @@ constexpr uint64_t kMaxTableBytes = uint64_t{64} << 20;
 
 struct Header {
   uint32_t num_sections;
-  uint64_t table_bytes;
+  uint64_t table_at, table_bytes;
   uint32_t table_crc;
 };
 
@@ -43,7 +43,8 @@ Header read_header(std::span<const uint8_t> file) {
   }
   Header header;
   header.num_sections = reader.number<uint32_t>();
-  const auto size = reader.number<uint64_t>(), table_at = reader.number<uint64_t>();
+  const auto size = reader.number<uint64_t>();
+  header.table_at = reader.number<uint64_t>();
   header.table_bytes = reader.number<uint64_t>();
   header.table_crc = reader.number<uint32_t>();
   uint32_t header_crc;
@@ -53,24 +54,23 @@ Header read_header(std::span<const uint8_t> file) {
     throw EngineError("the file is truncated or has grown: its header says " + std::to_string(size) +
                       " bytes, the file has " + std::to_string(file.size()));
   }
-  const uint64_t room = std::min<uint64_t>(file.size() - kHeaderBytes, kMaxTableBytes);
-  if (table_at != kHeaderBytes || header.table_bytes > room || header.num_sections < 1 ||
-      header.num_sections > kMaxSections) {
-    throw EngineError("the header is damaged: the section table lies outside the file");
+  if (header.table_at < kHeaderBytes || header.table_at > size || header.table_bytes != size - header.table_at ||
+      header.table_bytes > kMaxTableBytes || header.num_sections < 1 || header.num_sections > kMaxSections) {
+    throw EngineError("the header is damaged: the section table is not the end of the file");
   }
   return header;
 }
 
-// Sections stand in rising order, behind the table and without overlap.
-Section read_section(ByteReader& reader, uint64_t begin, uint64_t size) {
+// Sections stand in rising order, without overlap, from `begin` to `end`, where the table begins.
+Section read_section(ByteReader& reader, uint64_t begin, uint64_t end) {
   Section section;
   section.name = reader.text();
   section.tag = reader.text();
   section.offset = reader.number<uint64_t>();
   section.length = reader.number<uint64_t>();
   const auto block = reader.number<uint32_t>();
-  if (block != kChecksumBlock || section.offset % 64 != 0 || section.offset < begin || section.length > size ||
-      section.offset > size - section.length) {
+  if (block != kChecksumBlock || section.offset % 64 != 0 || section.offset < begin || section.length > end ||
+      section.offset > end - section.length) {
     reader.fail("section " + section.name + " lies outside the file, or over another");
   }
   const uint64_t blocks = (section.length + kChecksumBlock - 1) / kChecksumBlock;
@@ -81,19 +81,19 @@ Section read_section(ByteReader& reader, uint64_t begin, uint64_t size) {
 }
 
 std::vector<Section> read_sections(std::span<const uint8_t> file, const Header& header) {
-  const std::span<const uint8_t> table = file.subspan(kHeaderBytes, header.table_bytes);
+  const std::span<const uint8_t> table = file.subspan(header.table_at, header.table_bytes);
   if (crc32(table.data(), table.size()) != header.table_crc) {
     throw EngineError("the section table is damaged: its checksum does not match");
   }
   ByteReader reader(table, "the section table");
   std::vector<Section> sections;
   std::unordered_set<std::string> names;
-  uint64_t end = kHeaderBytes + header.table_bytes;
+  uint64_t begin = kHeaderBytes;
   for (uint32_t i = 0; i < header.num_sections; ++i) {
-    sections.push_back(read_section(reader, end, file.size()));
+    sections.push_back(read_section(reader, begin, header.table_at));
     const Section& section = sections.back();
     if (!names.insert(section.name).second) reader.fail("section " + section.name + " stands twice");
-    end = section.offset + section.length;
+    begin = section.offset + section.length;
   }
   if (reader.left() != 0) reader.fail("bytes are left over");
   return sections;

@@ -33,12 +33,8 @@ struct SectionBytes {
 // A whole engine file (docs/engine-format.md).
 inline std::vector<uint8_t> engine_bytes(const std::vector<SectionBytes>& sections) {
   const auto aligned = [](size_t x) { return (x + 63) / 64 * 64; };
-  size_t table_bytes = 0;
-  for (const SectionBytes& s : sections) {
-    table_bytes += 4 + s.name.size() + s.tag.size() + 20 + (s.bytes.empty() ? 0 : 4);
-  }
   ByteWriter table;
-  size_t at = 64 + table_bytes;
+  size_t at = 64;
   for (const SectionBytes& s : sections) {
     at = aligned(at);
     table.text(s.name).text(s.tag).number<uint64_t>(at).number<uint64_t>(s.bytes.size()).number<uint32_t>(4 << 20);
@@ -47,16 +43,17 @@ inline std::vector<uint8_t> engine_bytes(const std::vector<SectionBytes>& sectio
   }
   ByteWriter file;
   file.bytes = {'P', 'R', 'E', 'C', 'A', 'S', 'T', 0};
-  file.number<uint32_t>(0).number<uint32_t>(static_cast<uint32_t>(sections.size())).number<uint64_t>(at);
-  file.number<uint64_t>(64).number<uint64_t>(table.bytes.size());
+  file.number<uint32_t>(0).number<uint32_t>(static_cast<uint32_t>(sections.size()));
+  file.number<uint64_t>(at + table.bytes.size()).number<uint64_t>(at).number<uint64_t>(table.bytes.size());
   file.number<uint32_t>(crc32(table.bytes.data(), table.bytes.size()));
   file.bytes.resize(60);
   file.number<uint32_t>(crc32(file.bytes.data(), 60));
-  file.bytes.insert(file.bytes.end(), table.bytes.begin(), table.bytes.end());
+  file.bytes.resize(64);
   for (const SectionBytes& s : sections) {
     file.bytes.resize(aligned(file.bytes.size()));
     file.bytes.insert(file.bytes.end(), s.bytes.begin(), s.bytes.end());
   }
+  file.bytes.insert(file.bytes.end(), table.bytes.begin(), table.bytes.end());
   return file.bytes;
 }
 

@@ -33,17 +33,21 @@ std::vector<uint8_t> small_plan() {
   return w.bytes;
 }
 
-// A file with the sections "plan" and "gain". The table ends before byte 192, where the plan begins.
+// A file with the sections "plan" and "gain".
 std::vector<uint8_t> small_engine() {
   return engine_bytes({{"plan", "plan.v0", small_plan()}, {"gain", "vector.f32", std::vector<uint8_t>(256, 7)}});
 }
 
+uint64_t table_at(const std::vector<uint8_t>& file) {
+  uint64_t at;
+  std::memcpy(&at, &file[24], 8);
+  return at;
+}
+
 // Makes header and table checksums true again, so that damage behind them is reached.
 void reseal(std::vector<uint8_t>& file) {
-  uint64_t table_bytes;
-  std::memcpy(&table_bytes, &file[32], 8);
-  if (table_bytes <= file.size() - 64) {
-    const uint32_t crc = crc32(&file[64], table_bytes);
+  if (const uint64_t at = table_at(file); at < file.size()) {
+    const uint32_t crc = crc32(&file[at], file.size() - at);
     std::memcpy(&file[40], &crc, 4);
   }
   const uint32_t crc = crc32(file.data(), 60);
@@ -137,18 +141,19 @@ TEST_CASE("damage is named") {
   CHECK(says(file, "the header is damaged"));
 
   file = good;
-  file[70] ^= 1;
+  file[table_at(good) + 6] ^= 1;
   CHECK(says(file, "the section table is damaged"));
 
   file = good;
-  file[200] ^= 1;
+  file[72] ^= 1;
   CHECK(says(file, "section plan is damaged"));
 }
 
 TEST_CASE("a crafted file is an error or holds together") {
   const std::vector<uint8_t> good = small_engine();
   std::mt19937 random(2);
-  for (size_t at = 8; at < 192; ++at) {
+  for (size_t at = 8; at < good.size(); ++at) {
+    if (at == 192) at = table_at(good);
     for (const uint8_t value : {uint8_t{0}, uint8_t{1}, uint8_t{64}, uint8_t{128}, uint8_t{255}, uint8_t(random())}) {
       std::vector<uint8_t> file = good;
       file[at] = value;

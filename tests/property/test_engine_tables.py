@@ -41,7 +41,7 @@ def with_table(raw: bytes, table: bytes, count: int | None = None) -> bytes:
     head[6] = zlib.crc32(table)
     header = HEADER.pack(*head[:-1], 0)
     header = header[:60] + struct.pack("<I", zlib.crc32(header[:60]))
-    return header + table + raw[HEADER_BYTES + len(table) :]
+    return header + raw[HEADER_BYTES : head[4]] + table
 
 
 def try_both(raw: bytes) -> None:
@@ -61,8 +61,8 @@ def try_both(raw: bytes) -> None:
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_a_table_with_changed_bytes(engine: bytes, data: st.DataObject) -> None:
-    size = HEADER.unpack(engine[:HEADER_BYTES])[5]
-    table = bytearray(engine[HEADER_BYTES : HEADER_BYTES + size])
+    at, size = HEADER.unpack(engine[:HEADER_BYTES])[4:6]
+    table = bytearray(engine[at:])
     for _ in range(data.draw(st.integers(1, 3))):
         table[data.draw(st.integers(0, size - 1))] = data.draw(st.integers(0, 255))
     count = data.draw(st.none() | st.integers(0, 2**32 - 1))
@@ -75,9 +75,9 @@ def test_a_section_that_lies_anywhere(offset: int, length: int, block: int) -> N
     entry = struct.pack("<H", 1) + b"a" + struct.pack("<H", 7) + b"plan.v0" + struct.pack("<QQI", offset, length, block)
     table = entry + bytes(4)
     size = 8192
-    head = HEADER.pack(MAGIC, 0, 1, size, HEADER_BYTES, len(table), zlib.crc32(table), 0)
+    head = HEADER.pack(MAGIC, 0, 1, size, size - len(table), len(table), zlib.crc32(table), 0)
     header = head[:60] + struct.pack("<I", zlib.crc32(head[:60]))
-    try_both((header + table).ljust(size, b"\0"))
+    try_both(header.ljust(size - len(table), b"\0") + table)
 
 
 @settings(max_examples=200, deadline=None)

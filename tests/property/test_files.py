@@ -86,6 +86,32 @@ def test_an_engine_reads_back_as_written(sections: dict[str, bytes]) -> None:
         assert all(section.offset % 64 == 0 for section in engine.sections.values())
 
 
+@settings(max_examples=50, deadline=None)
+@given(
+    st.dictionaries(NAMES, st.binary(max_size=300), min_size=1, max_size=4),
+    st.dictionaries(NAMES, st.binary(max_size=300), min_size=1, max_size=4),
+)
+def test_an_engine_with_more_sections_reads_back_as_written(before: dict[str, bytes], more: dict[str, bytes]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rank0.engine"
+        write_engine(path, before)
+        announced = [(name, "vector.f32", len(data)) for name, data in more.items()]
+        if before.keys() & more.keys():
+            with pytest.raises(ValueError, match="unique"):
+                EngineWriter.extend(path, announced)
+            more = {}
+        else:
+            writer = EngineWriter.extend(path, announced)
+            for name, section in more.items():
+                with pytest.raises(EngineError):
+                    EngineFile.open(path)
+                writer.add(name, section)
+            writer.close()
+        engine = EngineFile.open(path)
+        assert {name: bytes(engine.bytes(name)) for name in engine.sections} == before | more
+        assert not list(engine.damage())
+
+
 def test_large_sections_start_on_huge_pages(tmp_path: Path) -> None:
     write_engine(tmp_path / "e", {"a": b"x" * 100, "b": bytes(HUGE_PAGE), "c": b"y"})
     assert EngineFile.open(tmp_path / "e").sections["b"].offset % HUGE_PAGE == 0

@@ -116,7 +116,7 @@ def test_verify_finds_one_changed_byte() -> None:
         build_cache.engine(key, Maker())
     path = build_cache.cache_dir() / "engines" / A / "rank0.engine"
     raw = bytearray(path.read_bytes())
-    raw[-1] ^= 1
+    raw[64] ^= 1  # the first byte behind the header
     path.write_bytes(raw)
     found = {entry.key: wrong for entry, wrong in build_cache.verify()}
     assert found[B] is None
