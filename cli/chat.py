@@ -15,6 +15,7 @@ from precast.cli.options import (
     runtime_options,
     sampling_options,
     sampling_params,
+    say_when_cut,
 )
 from precast.errors import PrecastError, RequestError
 
@@ -62,7 +63,7 @@ def command(model: str, system: str | None, **options: Any) -> None:
                 case command if command.startswith("/") and command[1:].isalpha():
                     click.echo(f"there is no {command}; {HELP}", err=True)
                 case _:
-                    _answer(llm, messages, text, params)
+                    _answer(llm, messages, text, params, options["max_tokens"])
 
 
 def _ask() -> str | None:
@@ -80,23 +81,26 @@ def _ask() -> str | None:
         raise PrecastError("standard input is not UTF-8 text") from None
 
 
-def _answer(llm: Any, messages: list[dict[str, str]], text: str, params: Any) -> None:
+def _answer(llm: Any, messages: list[dict[str, str]], text: str, params: Any, max_tokens: int | None) -> None:
     """Streams an answer and keeps it in `messages`; Ctrl-C stops it and keeps what came so far.
 
     A question that got no answer is forgotten.
     """
     asked = [*messages, {"role": "user", "content": text}]
     parts: list[str] = []
+    finish_reason = None
     try:
         with contextlib.closing(llm.stream(asked, params)) as stream:
             for delta in stream:
                 parts.append(delta.text)
                 click.echo(delta.text, nl=False)
+                finish_reason = delta.finish_reason
     except KeyboardInterrupt:
         pass
     except RequestError as error:
         click.echo(f"error: {error}; /reset starts over" if messages else f"error: {error}", err=True)
         return
     click.echo()
+    say_when_cut(finish_reason, max_tokens)
     if parts:
         messages[:] = [*asked, {"role": "assistant", "content": "".join(parts)}]

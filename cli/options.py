@@ -23,6 +23,12 @@ LABELS = {
 }
 
 
+def say_when_cut(finish_reason: str | None, max_tokens: int | None) -> None:
+    """A word on standard error when an answer ended for want of room that nobody set on the command line."""
+    if finish_reason == "length" and max_tokens is None:
+        click.echo("(cut: the model's default length or the engine's max_seq_len is reached)", err=True)
+
+
 class MemorySize(click.ParamType):  # type: ignore[type-arg] # generic since click 8.2 only
     """Bytes with an optional unit: 512M, 2G, 1073741824."""
 

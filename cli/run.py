@@ -17,6 +17,7 @@ from precast.cli.options import (
     runtime_options,
     sampling_options,
     sampling_params,
+    say_when_cut,
 )
 from precast.errors import PrecastError
 
@@ -74,16 +75,18 @@ def command(
         if llm.has_chat_template and not raw:
             prompts = [[{"role": "user", "content": p}] if isinstance(p, str) else p for p in prompts]
         if input_file is None and not as_json:
-            return _stream(llm, prompts[0], params, stats)
+            return _stream(llm, prompts[0], params, stats, options["max_tokens"])
         return _answer_all(llm, prompts, params, stats, output_file)
 
 
-def _stream(llm: Any, prompt: Any, params: Any, stats: bool) -> int:
+def _stream(llm: Any, prompt: Any, params: Any, stats: bool, max_tokens: int | None) -> int:
     """Prints an answer as it comes."""
     last = None
     for last in llm.stream(prompt, params):
         click.echo(last.text, nl=False)
     click.echo()
+    if last is not None:
+        say_when_cut(last.finish_reason, max_tokens)
     if stats and last is not None:
         click.echo(last.stats_line(), err=True)
     return 0

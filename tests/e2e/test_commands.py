@@ -34,6 +34,14 @@ def test_run_gives_what_python_gives(engine: Path) -> None:
     assert raw.text != expected.text
 
 
+def test_an_answer_that_the_engine_cuts_says_so(checkpoint: Path, tmp_path: Path) -> None:
+    precast("build", checkpoint, "--output-dir", tmp_path / "short", "--max-seq-len", 32).done()
+    for command in (("run", tmp_path / "short", "the dog"), ("chat", tmp_path / "short")):
+        cut = precast(*command, "--ignore-eos", stdin="the dog\n")
+        assert "max_seq_len is reached" in cut.err
+        assert precast(*command, "--ignore-eos", "--max-tokens", 2, stdin="the dog\n").err == ""
+
+
 def test_another_chat_template_makes_another_prompt(engine: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.jinja").write_text("{{ messages[-1].content }}")
     bare = precast("run", engine, "the dog", "--raw", *GREEDY).done()
