@@ -18,6 +18,7 @@ import numpy.typing as npt
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
+from precast import mapped
 from precast.errors import SourceError
 
 DEFAULT_ALIGNMENT = 32
@@ -65,10 +66,13 @@ class GgufFile:
         """Rows of a matrix, or elements of a vector, dequantized to f32."""
         info = self.tensors[name]
         raw = np.frombuffer(self._data, np.uint8, info.size, info.offset)
-        if len(info.shape) < 2:
-            return np.array(dequantize(raw, info.kind)[rows], np.float32)
         with np.errstate(all="ignore"):  # damaged scales: what comes out is checked by who asked
-            return np.array(dequantize(raw.reshape(math.prod(info.shape[:-1]), -1)[rows], info.kind), np.float32)
+            if len(info.shape) < 2:
+                read = np.array(dequantize(raw, info.kind)[rows], np.float32)
+            else:
+                read = np.array(dequantize(raw.reshape(math.prod(info.shape[:-1]), -1)[rows], info.kind), np.float32)
+        mapped.release(self._data, info.offset, info.offset + info.size)
+        return read
 
     def _fail(self, what: str) -> SourceError:
         return SourceError(f"{self.path} is not a whole GGUF file: {what}")

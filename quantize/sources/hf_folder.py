@@ -49,7 +49,10 @@ class HfFolder(Source):
         return {name: shard.tensors[name].dtype for name, shard in self._home.items()}
 
     def rows(self, name: str, rows: slice | npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        return np.array(self._home[name].tensor(name)[rows], np.float32)
+        file = self._home[name]
+        read = np.array(file.tensor(name)[rows], np.float32)
+        file.release(name)
+        return read
 
     def write_side_files(self, folder: Path) -> None:
         files.copy(self.folder, folder, (name for name in checkpoint.side_files(self.folder) if name not in self._made))

@@ -19,7 +19,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from precast import files
+from precast import files, mapped
 from precast.errors import SourceError
 from precast.json_file import LFS_POINTER
 
@@ -96,6 +96,12 @@ class SafetensorsFile:
         dtype = DTYPES[info.dtype]
         count = math.prod(info.shape)
         return np.frombuffer(self._data, dtype, count, self._start + info.begin).reshape(info.shape)
+
+    def release(self, name: str) -> None:
+        """Lets the pages of a tensor go that was read (`mapped.release`); it can be read again."""
+        info = self.tensors[name]
+        if info.end > info.begin:
+            mapped.release(self._data, self._start + info.begin, self._start + info.end)
 
 
 def _recognise(path: Path, head: bytes, size: int) -> None:
