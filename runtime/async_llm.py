@@ -13,7 +13,8 @@ from precast._native import runtime as native
 from precast.errors import EngineError, RequestError
 from precast.runtime.base_llm import BaseLLM, RuntimeOptions
 from precast.runtime.output import RequestOutput
-from precast.runtime.prompts import as_list, named, params_for
+from precast.runtime.prompts import as_list, named, options_for, params_for
+from precast.runtime.request_options import RequestOptions
 from precast.runtime.sampling import SamplingParams
 from precast.runtime.session import Message, Prompt
 
@@ -35,22 +36,26 @@ class AsyncLLM(BaseLLM):
         self._finalizer = weakref.finalize(self, self._session.executor.close, False, 0.0)
 
     async def generate(
-        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        options: RequestOptions | Sequence[RequestOptions] | None = None,
     ) -> list[RequestOutput]:
         """As `LLM.generate`."""
         items = as_list(prompts)
         every = params_for(items, params)
         prepared = []
-        for index, (prompt, own) in enumerate(zip(items, every, strict=True)):
+        for index, (prompt, own, wishes) in enumerate(zip(items, every, options_for(items, options), strict=True)):
             try:
-                prepared.append((await self._prompt_ids(prompt), self._session.resolved(own)))
+                prepared.append((await self._prompt_ids(prompt), self._session.resolved(own), wishes))
             except RequestError as error:
                 raise named(error, index, len(items)) from None
         requests: list[_Request] = []
         try:
-            for index, (ids, own) in enumerate(prepared):
+            for index, (ids, own, wishes) in enumerate(prepared):
                 try:
-                    requests.append(self._submit(ids, own, stream=False))
+                    requests.append(self._submit(ids, own, False, wishes))
                 except RequestError as error:
                     raise named(error, index, len(items)) from None
             outputs = [await request.next() for request in requests]
@@ -63,22 +68,32 @@ class AsyncLLM(BaseLLM):
         return outputs
 
     async def chat(
-        self, messages: Sequence[Message], params: SamplingParams | None = None, **template_variables: Any
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams | None = None,
+        *,
+        options: RequestOptions | None = None,
+        **template_variables: Any,
     ) -> RequestOutput:
         """As `LLM.chat`."""
         ids = await self._prompt_ids(list(messages), template_variables)
-        request = self._submit(ids, self._session.resolved(params), stream=False)
+        request = self._submit(ids, self._session.resolved(params), False, options or RequestOptions())
         try:
             return self._checked(await request.next())
         finally:
             request.cancel()
 
     async def stream(
-        self, prompt: Prompt, params: SamplingParams | None = None, **template_variables: Any
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        options: RequestOptions | None = None,
+        **template_variables: Any,
     ) -> AsyncIterator[RequestOutput]:
         """As `LLM.stream`: `async for output in llm.stream(…)`."""
         ids = await self._prompt_ids(prompt, template_variables)
-        request = self._submit(ids, self._session.resolved(params), stream=True)
+        request = self._submit(ids, self._session.resolved(params), True, options or RequestOptions())
         try:
             while not request.finished:
                 yield self._checked(await request.next())
@@ -109,9 +124,9 @@ class AsyncLLM(BaseLLM):
             return self._session.prompt_ids(prompt, template_variables)
         return await asyncio.to_thread(self._session.prompt_ids, prompt, template_variables)
 
-    def _submit(self, ids: list[int], params: SamplingParams, stream: bool) -> _Request:
+    def _submit(self, ids: list[int], params: SamplingParams, stream: bool, options: RequestOptions) -> _Request:
         self._watch()
-        request = _Request(self, self._session.submit(ids, params, stream), ids, params.logprobs is not None)
+        request = _Request(self, self._session.submit(ids, params, stream, options), ids, params.logprobs is not None)
         self._pending[request.id] = request.deltas  # deltas are routed by this thread, so none was missed
         return request
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 from precast._native import runtime as native
 from precast.runtime.output import RequestOutput
@@ -22,6 +22,16 @@ class RuntimeOptions(TypedDict, total=False):
     """Sequences of a step, within the engine's limit, which is the default."""
     max_num_tokens: int | None
     """Tokens of a step, within the engine's limit, which is the default."""
+    scheduler_policy: Literal["guaranteed_no_evict", "max_utilization", "static_batch"] | None
+    """When a request enters, and whether it can be paused: docs/scheduling.md. Default: guaranteed_no_evict."""
+    request_order: Literal["fcfs", "priority", "cache_aware"] | None
+    """Who enters first. Default: fcfs."""
+    prefill_order: Literal["first_come", "equal_progress"] | None
+    """How prompts share a step. Default: first_come."""
+    max_overtakes: int | None
+    """How often later requests may enter before one that waits; then nobody enters before it does. Default: 16."""
+    enable_prefix_caching: bool | None
+    """Whether requests share what was computed of equal beginnings. No answer depends on it. Default: True."""
     generation_config: bool
     """Whether sampling defaults come from the model's generation_config.json. Default: True."""
     chat_template: str | Path | None

@@ -17,7 +17,8 @@ from precast.errors import EngineError, RequestError
 from precast.progress import Progress, silent
 from precast.runtime.base_llm import BaseLLM, RuntimeOptions
 from precast.runtime.output import RequestOutput
-from precast.runtime.prompts import as_list, named, params_for
+from precast.runtime.prompts import as_list, named, options_for, params_for
+from precast.runtime.request_options import RequestOptions
 from precast.runtime.sampling import SamplingParams
 from precast.runtime.session import Message, Prompt, Session
 
@@ -36,40 +37,45 @@ class LLM(BaseLLM):
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        options: RequestOptions | Sequence[RequestOptions] | None = None,
         progress: Progress = silent,
     ) -> list[RequestOutput]:
         """Answers one prompt or a list of them (texts, lists of token ids, lists of messages), in their order.
 
-        `params`: for all, or one for each. A request that fails on its own has finish_reason `error`; the others go on.
-        Raises RequestError when a prompt is refused (the others are cancelled), EngineError when the engine fails.
+        `params`, `options`: for all, or one for each. A request that fails on its own has finish_reason `error`; the
+        others go on. Raises RequestError when a prompt is refused (the others are cancelled), EngineError when the
+        engine fails.
         """
         items = as_list(prompts)
         outputs = []
         progress("generate", 0, len(items))
-        for output in self.generate_each(items, params):
+        for output in self.generate_each(items, params, options):
             outputs.append(output)
             progress("generate", len(outputs), len(items))
         return outputs
 
     def generate_each(
-        self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+        self,
+        prompts: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        options: RequestOptions | Sequence[RequestOptions] | None = None,
     ) -> Iterator[RequestOutput]:
         """As `generate`, but each output comes as soon as it and those before it are finished."""
         every = params_for(prompts, params)
         prepared = []
-        for index, (prompt, own) in enumerate(zip(prompts, every, strict=True)):
+        for index, (prompt, own, wishes) in enumerate(zip(prompts, every, options_for(prompts, options), strict=True)):
             try:
-                prepared.append((self._session.prompt_ids(prompt), self._session.resolved(own)))
+                prepared.append((self._session.prompt_ids(prompt), self._session.resolved(own), wishes))
             except RequestError as error:
                 raise named(error, index, len(prompts)) from None
         return self._run_all(prepared)
 
-    def _run_all(self, prepared: list[tuple[list[int], SamplingParams]]) -> Iterator[RequestOutput]:
+    def _run_all(self, prepared: list[tuple[list[int], SamplingParams, RequestOptions]]) -> Iterator[RequestOutput]:
         pending: list[_Pending] = []
         try:
-            for index, (ids, params) in enumerate(prepared):
+            for index, (ids, params, options) in enumerate(prepared):
                 try:
-                    pending.append(self._router.submit(self._session, ids, params, stream=False))
+                    pending.append(self._router.submit(self._session, ids, params, False, options))
                 except RequestError as error:
                     raise named(error, index, len(prepared)) from None
             for request in pending:
@@ -82,24 +88,38 @@ class LLM(BaseLLM):
                 request.cancel()
 
     def chat(
-        self, messages: Sequence[Message], params: SamplingParams | None = None, **template_variables: Any
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams | None = None,
+        *,
+        options: RequestOptions | None = None,
+        **template_variables: Any,
     ) -> RequestOutput:
         """Answers the messages of a chat, rendered with the model's chat template. Raises as `stream` does."""
         ids = self._session.prompt_ids(list(messages), template_variables)
-        request = self._router.submit(self._session, ids, self._session.resolved(params), stream=False)
+        own = self._session.resolved(params)
+        request = self._router.submit(self._session, ids, own, False, options or RequestOptions())
         try:
             return self._checked(request.next())
         finally:
             request.cancel()
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None, **template_variables: Any) -> Stream:
+    def stream(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        options: RequestOptions | None = None,
+        **template_variables: Any,
+    ) -> Stream:
         """What is new of the answer to one prompt or the messages of a chat, as it comes.
 
         Closing the iterator cancels the request. Raises RequestError when it is refused or fails, EngineError when the
         engine fails.
         """
         ids = self._session.prompt_ids(prompt, template_variables)
-        return Stream(self, self._router.submit(self._session, ids, self._session.resolved(params), stream=True))
+        own = self._session.resolved(params)
+        return Stream(self, self._router.submit(self._session, ids, own, True, options or RequestOptions()))
 
     def close(self, *, drain: bool = False, timeout: float = 30.0) -> None:
         """Ends the engine's threads and cancels what is left; with `drain` only after at most `timeout` seconds."""
@@ -174,13 +194,15 @@ class _Router:
         self._thread = threading.Thread(target=self._run, name="precast-outputs", daemon=True)
         self._thread.start()
 
-    def submit(self, session: Session, ids: list[int], params: SamplingParams, stream: bool) -> _Pending:
+    def submit(
+        self, session: Session, ids: list[int], params: SamplingParams, stream: bool, options: RequestOptions
+    ) -> _Pending:
         """Raises RequestError when the request is refused, EngineError in a forked process."""
         if not self._executor.is_here:
             self._executor.stats()  # says so; the lock may have been held at the fork
         pending = _Pending(self._executor, ids, params.logprobs is not None)
         with self._lock:
-            pending.id = session.submit(ids, params, stream)
+            pending.id = session.submit(ids, params, stream, options)
             self._pending[pending.id] = pending
         return pending
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from precast.errors import RequestError
+from precast.runtime.request_options import RequestOptions
 from precast.runtime.sampling import SamplingParams
 from precast.runtime.session import Prompt, is_messages, is_token_ids
 
@@ -30,6 +31,19 @@ def params_for(
             f"there are {len(prompts)} prompts and {len(params)} params; give one for each, or one for all"
         )
     return params
+
+
+def options_for(
+    prompts: Sequence[Prompt], options: RequestOptions | Sequence[RequestOptions] | None
+) -> Sequence[RequestOptions]:
+    """The options of each prompt. Raises RequestError when their numbers differ."""
+    if options is None or isinstance(options, RequestOptions):
+        return [options or RequestOptions()] * len(prompts)
+    if len(options) != len(prompts):
+        raise RequestError(
+            f"there are {len(prompts)} prompts and {len(options)} options; give one for each, or one for all"
+        )
+    return options
 
 
 def named(error: RequestError, index: int, count: int) -> RequestError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -12,6 +13,7 @@ from precast.json_file import read_object
 from precast.runtime.generation_config import defaults_of
 from precast.runtime.memory import available_memory
 from precast.runtime.output import RequestOutput
+from precast.runtime.request_options import RequestOptions
 from precast.runtime.sampling import SamplingParams
 from precast.runtime.text.chat_template import ChatTemplate
 from precast.runtime.text.tokenizer import Tokenizer
@@ -38,6 +40,11 @@ class Session:
         kv_cache_memory: int | None = None,
         max_batch_size: int | None = None,
         max_num_tokens: int | None = None,
+        scheduler_policy: str | None = None,
+        request_order: str | None = None,
+        prefill_order: str | None = None,
+        max_overtakes: int | None = None,
+        enable_prefix_caching: bool | None = None,
         generation_config: bool = True,
         chat_template: str | Path | None = None,
     ) -> None:
@@ -56,6 +63,13 @@ class Session:
         generation = read_object(folder / "generation_config.json", EngineError, optional=True)
         self._model_defaults = defaults_of(generation, str(folder / "generation_config.json"))
         self._use_defaults = generation_config
+        scheduling: dict[str, Any] = {
+            "scheduler_policy": scheduler_policy,
+            "request_order": request_order,
+            "prefill_order": prefill_order,
+            "max_overtakes": max_overtakes,
+            "enable_prefix_caching": enable_prefix_caching,
+        }
         loaded = native.Engine(path, num_threads or 0)
         self.limits = loaded.limits
         for word in self._model_defaults.words():
@@ -68,6 +82,7 @@ class Session:
             num_pages=num_pages(self.limits, kv_cache_memory, available_memory()),
             max_batch_size=max_batch_size or 0,
             max_num_tokens=max_num_tokens or 0,
+            **{name: value for name, value in scheduling.items() if value is not None},
             eos_token_ids=self._eos(generation, config),
             vocab=loaded.vocab,
         )
@@ -126,9 +141,9 @@ class Session:
             raise RequestError(f"the tokenizer of {self.folder} gives the id {max(ids)}, which the model does not have")
         return ids
 
-    def submit(self, ids: list[int], params: SamplingParams, stream: bool) -> int:
+    def submit(self, ids: list[int], params: SamplingParams, stream: bool, options: RequestOptions) -> int:
         """Enqueues a request; `params` are resolved. Raises RequestError when it is refused."""
-        return self.executor.submit(ids, params.to_native(stream, self._word_tokens))
+        return self.executor.submit(ids, params.to_native(stream, self._word_tokens), **options.to_native())
 
     def _word_tokens(self, word: str) -> list[int]:
         return self._encode(word, add_special_tokens=False)
@@ -156,21 +171,44 @@ def is_token_ids(prompt: Any) -> bool:
     )
 
 
-def num_pages(limits: native.ModelLimits, kv_cache_memory: int | None, available: int) -> int:
-    """Pages of the KV pool: what the engine's limits can use, within `kv_cache_memory` bytes or a share of `available`.
+TYPICAL_WINDOWS = 4
+"""The typical sequence that memory is divided for has this many tokens for each of the largest window."""
 
-    Pages take memory when they are first written, so a pool that is never full costs less than its size. Raises
-    EngineError when there is no room for one page.
+
+def num_pages(limits: native.ModelLimits, kv_cache_memory: int | None, available: int) -> list[int]:
+    """Pages of each layer group's KV pool: what the engine's limits can use, within `kv_cache_memory` bytes or a share
+    of `available`.
+
+    Memory that does not hold what the limits can use is divided so that every pool holds equally many typical
+    sequences, which are as long as TYPICAL_WINDOWS of the largest window, or max_seq_len if that is less. Pages take
+    memory when they are first written, so a pool that is never full costs less than its size. Raises EngineError when
+    there is no room for one page of every group.
     """
-    page_bytes = max(1, limits.page_bytes)
-    wanted = limits.max_batch_size * -(-limits.max_seq_len // limits.page_tokens)
+    groups = limits.groups
     budget = int(available * KV_MEMORY_SHARE) if kv_cache_memory is None else kv_cache_memory
-    pages = min(wanted, budget // page_bytes, 2**31 - 1)
-    if pages < 1:
+    chunk = limits.max_num_tokens // limits.page_tokens
+    longest = [limits.max_batch_size * pages for pages in _pages(limits, limits.max_seq_len)]
+    wanted = [pages + (chunk if g.window else 0) for g, pages in zip(groups, longest, strict=True)]
+    sizes = [max(1, group.page_bytes) for group in groups]
+    if sum(map(operator.mul, wanted, sizes)) > budget:
+        window = max(group.window for group in groups)
+        typical = _pages(limits, min(limits.max_seq_len, TYPICAL_WINDOWS * window or limits.max_seq_len))
+        sequences = budget / sum(map(operator.mul, typical, sizes))
+        wanted = [min(most, int(sequences * pages)) for most, pages in zip(wanted, typical, strict=True)]
+    if min(wanted) < 1:
         raise EngineError(
-            f"one KV page takes {page_bytes} bytes, and there are {budget} for the KV cache; give it more memory"
+            f"one KV page of every layer takes {sum(sizes)} bytes, and there are {budget} for the KV cache; give it "
+            "more memory"
         )
-    return pages
+    return [min(pages, 2**31 - 1) for pages in wanted]
+
+
+def _pages(limits: native.ModelLimits, length: int) -> list[int]:
+    """Most pages of each layer group that a sequence of `length` tokens holds at a time."""
+    page = limits.page_tokens
+    whole = -(-length // page)
+    # The window before a page of rows, and these: neither need begin on a page border.
+    return [min(whole, (g.window + 2 * page - 3) // page + 1) if g.window else whole for g in limits.groups]
 
 
 def _config(folder: Path) -> dict[str, Any]:

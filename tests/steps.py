@@ -33,8 +33,14 @@ class Steps:
         self.engine.allocate_pages(num_pages)
         self.free = [int(p) for p in np.random.default_rng(0).permutation(num_pages)]
 
-    def step(self, work: SequenceOf[tuple[Sequence, list[int]]], rows: SequenceOf[int] | None = None) -> F32:
-        """Appends tokens to sequences, all in one step; → logits of `rows` (None: of all rows, in order)."""
+    def step(
+        self,
+        work: SequenceOf[tuple[Sequence, list[int]]],
+        rows: SequenceOf[int] | None = None,
+        copies: SequenceOf[tuple[int, int, int, int]] = (),
+    ) -> F32:
+        """Appends tokens to sequences, all in one step, after `copies` of (group, from page, to page, first tokens);
+        → logits of `rows` (None: of all rows, in order)."""
         spans, tables, tokens = [], [], []
         for sequence, new in work:
             spans.append((len(new), sequence.length))
@@ -48,7 +54,11 @@ class Steps:
             table[i, : len(pages)] = pages
         wanted = range(len(tokens)) if rows is None else rows
         logits: F32 = self.engine.forward(
-            np.array(tokens, np.int32), np.array(spans, np.int32), table, np.array(list(wanted), np.int32)
+            np.array(tokens, np.int32),
+            np.array(spans, np.int32),
+            table,
+            np.array(list(wanted), np.int32),
+            np.array(copies, np.int32).reshape(-1, 4),
         )
         return logits
 

@@ -2,6 +2,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/variant.h>
@@ -22,6 +23,7 @@ namespace {
 
 using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using IntRows = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using IntTables = nb::ndarray<const int32_t, nb::c_contig, nb::device::cpu>;  // [B, pages] or [groups, B, pages]
 using Logits = nb::ndarray<nb::numpy, float, nb::ndim<2>, nb::c_contig>;
 
 class Engine {
@@ -42,8 +44,10 @@ class Engine {
   std::shared_ptr<Backend> backend() const { return backend_; }
   std::shared_ptr<VocabBytes> vocab() const { return vocab_; }
 
-  Logits forward(const Ints& tokens, const IntRows& sequences, const IntRows& block_tables, const Ints& logit_rows) {
-    const StepBatch batch = make_batch(tokens, sequences, block_tables, logit_rows);
+  Logits forward(const Ints& tokens, const IntRows& sequences, const IntTables& block_tables, const Ints& logit_rows,
+                 const std::optional<IntRows>& copies) {
+    StepBatch batch = make_batch(tokens, sequences, block_tables, logit_rows);
+    if (copies) add_copies(*copies, batch);
     const size_t rows = batch.logit_rows.size(), columns = static_cast<size_t>(backend_->limits().vocab_size);
     auto* logits = new float[rows * columns];
     nb::capsule owner(logits, [](void* p) noexcept { delete[] static_cast<float*>(p); });
@@ -55,10 +59,20 @@ class Engine {
   }
 
  private:
-  static StepBatch make_batch(const Ints& tokens, const IntRows& sequences, const IntRows& block_tables,
-                              const Ints& logit_rows) {
-    if (sequences.shape(1) != 2 || block_tables.shape(0) != sequences.shape(0)) {
-      throw nb::value_error("sequences is not [B, 2], or block_tables has not one row for each of them");
+  static void add_copies(const IntRows& copies, StepBatch& batch) {
+    if (copies.shape(1) != 4) throw nb::value_error("copies is not [C, 4]");
+    for (size_t i = 0; i < copies.shape(0); ++i) {
+      const int32_t* c = copies.data() + 4 * i;
+      batch.copies.push_back({c[0], c[1], c[2], c[3]});
+    }
+  }
+
+  StepBatch make_batch(const Ints& tokens, const IntRows& sequences, const IntTables& block_tables,
+                       const Ints& logit_rows) const {
+    const size_t groups = backend_->limits().groups.size(), dims = block_tables.ndim();
+    if (sequences.shape(1) != 2 || (dims != 2 && dims != 3) || block_tables.shape(dims - 2) != sequences.shape(0) ||
+        (dims == 3 && block_tables.shape(0) != groups)) {
+      throw nb::value_error("sequences is not [B, 2], or block_tables has not one row for each of them in every group");
     }
     if (tokens.size() > std::numeric_limits<int32_t>::max() ||
         block_tables.size() > std::numeric_limits<int32_t>::max()) {
@@ -66,7 +80,11 @@ class Engine {
     }
     StepBatch batch;
     batch.tokens.assign(tokens.data(), tokens.data() + tokens.size());
-    batch.block_tables.assign(block_tables.data(), block_tables.data() + block_tables.size());
+    const size_t each = block_tables.shape(dims - 2) * block_tables.shape(dims - 1);
+    for (size_t g = 0; g < groups; ++g) {
+      const int32_t* tables = block_tables.data() + (dims == 3 ? g * each : 0);
+      batch.block_tables.emplace_back(tables, tables + each);
+    }
     batch.logit_rows.assign(logit_rows.data(), logit_rows.data() + logit_rows.size());
     int64_t first_row = 0;
     for (size_t i = 0; i < sequences.shape(0); ++i) {
@@ -74,7 +92,7 @@ class Engine {
       sequence.num_rows = sequences.data()[2 * i];
       sequence.first_position = sequences.data()[2 * i + 1];
       sequence.first_row = static_cast<int32_t>(first_row);
-      sequence.block_table = static_cast<int32_t>(i * block_tables.shape(1));
+      sequence.block_table = static_cast<int32_t>(i * block_tables.shape(dims - 1));
       first_row += sequence.num_rows;
       if (sequence.num_rows < 1 || first_row > static_cast<int64_t>(tokens.size())) {
         throw nb::value_error("the rows of the sequences are not those of tokens");
@@ -118,16 +136,22 @@ void bind_engine(nb::module_& m) {
       .def_prop_ro("backend", &Engine::backend)
       .def_prop_ro("vocab", &Engine::vocab, nb::sig("def vocab(self) -> VocabBytes | None"))
       .def(
-          "allocate_pages", [](const Engine& e, int32_t num_pages) { e.backend()->allocate_pages(num_pages); },
-          "num_pages"_a, "Allocates the KV pool, emptying it. Raises MemoryError. Not for a backend that runs already.")
-      .def("forward", &Engine::forward, "tokens"_a, "sequences"_a, "block_tables"_a, "logit_rows"_a,
-           "Runs one step: tokens i32 [T]; sequences i32 [B, 2] of (rows, first position), in the order of their rows; "
-           "block_tables i32 [B, pages], of which a sequence uses as many as its positions need; logit_rows i32 [S], "
-           "rising → logits f32 [S, vocab_size]. One call at a time. Raises ValueError for a step that breaks a limit.")
+          "allocate_pages",
+          [](const Engine& e, int32_t num_pages) {
+            e.backend()->allocate_pages(std::vector<int32_t>(e.backend()->limits().groups.size(), num_pages));
+          },
+          "num_pages"_a,
+          "Allocates a KV pool of num_pages for every layer group, emptying it. Raises MemoryError. Not for a backend "
+          "that runs already.")
       .def(
-          "copy_page", [](const Engine& e, PageId from, PageId to, int32_t n) { e.backend()->copy_page(from, to, n); },
-          "from_page"_a, "to_page"_a, "num_tokens"_a,
-          "Copies the first num_tokens tokens of a page. Raises ValueError.");
+          "forward", &Engine::forward, "tokens"_a, "sequences"_a, "block_tables"_a, "logit_rows"_a,
+          "copies"_a.none() = nb::none(),
+          "Runs one step: tokens i32 [T]; sequences i32 [B, 2] of (rows, first position), in the order of their rows; "
+          "block_tables i32 [groups, B, pages] (or [B, pages]: the same in every layer group), of which a sequence "
+          "uses as many as its positions need, -1 where a page has left its group's window; logit_rows i32 [S], "
+          "rising; "
+          "copies i32 [C, 4] of (group, from page, to page, first tokens), done in order before anything else → logits "
+          "f32 [S, vocab_size]. One call at a time. Raises ValueError for a step that breaks a limit.");
 }
 
 }  // namespace precast

@@ -4,13 +4,17 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 #include <sys/types.h>
 #include <unistd.h>
 
 #include <cstring>
+#include <utility>
+#include <variant>
 
 #include "plugins/cpu/isa.h"
 #include "runtime/bindings/bindings.h"
@@ -126,7 +130,9 @@ void bind_outputs(nb::module_& m) {
       .def_ro("running", &ExecutorStats::running)
       .def_ro("num_pages", &ExecutorStats::num_pages)
       .def_ro("free_pages", &ExecutorStats::free_pages)
+      .def_ro("cached_pages", &ExecutorStats::cached_pages)
       .def_ro("available_pages", &ExecutorStats::available_pages)
+      .def_ro("pauses", &ExecutorStats::pauses)
       .def_ro("steps", &ExecutorStats::steps)
       .def_ro("step_tokens", &ExecutorStats::step_tokens)
       .def_ro("step_sequences", &ExecutorStats::step_sequences)
@@ -137,13 +143,17 @@ void bind_outputs(nb::module_& m) {
 }
 
 void bind_backends(nb::module_& m) {
+  nb::class_<KvGroup>(m, "KvGroup", "Layers whose K/V pages are handed out together; see runtime/core/core.h.")
+      .def_ro("window", &KvGroup::window)
+      .def_ro("num_layers", &KvGroup::num_layers)
+      .def_ro("page_bytes", &KvGroup::page_bytes);
   nb::class_<ModelLimits>(m, "ModelLimits")
       .def_ro("vocab_size", &ModelLimits::vocab_size)
       .def_ro("max_batch_size", &ModelLimits::max_batch_size)
       .def_ro("max_num_tokens", &ModelLimits::max_num_tokens)
       .def_ro("max_seq_len", &ModelLimits::max_seq_len)
       .def_ro("page_tokens", &ModelLimits::page_tokens)
-      .def_ro("page_bytes", &ModelLimits::page_bytes);
+      .def_ro("groups", &ModelLimits::groups);
   nb::class_<Backend>(m, "Backend", "Runs steps; given to one Executor.").def_prop_ro("limits", &Backend::limits);
   nb::class_<CountingBackend, Backend>(m, "CountingBackend",
                                        "A model without weights, for tests: logits are pseudo-random numbers keyed by "
@@ -152,16 +162,14 @@ void bind_backends(nb::module_& m) {
           "__init__",
           [](CountingBackend* self, int32_t vocab_size, int32_t max_batch_size, int32_t max_num_tokens,
              int32_t max_seq_len, int32_t page_tokens, double step_seconds, int64_t fail_at_step, TokenId poison_token,
-             int32_t levels) {
-            new (self) CountingBackend({{vocab_size, max_batch_size, max_num_tokens, max_seq_len, page_tokens, 8},
-                                        step_seconds,
-                                        fail_at_step,
-                                        poison_token,
-                                        levels});
+             int32_t levels, int32_t range, const std::vector<int32_t>& windows) {
+            ModelLimits limits{vocab_size, max_batch_size, max_num_tokens, max_seq_len, page_tokens, {}};
+            for (const int32_t window : windows) limits.groups.push_back({window, 1, 8});
+            new (self) CountingBackend({limits, step_seconds, fail_at_step, poison_token, levels, range});
           },
           nb::kw_only(), "vocab_size"_a = 64, "max_batch_size"_a = 4, "max_num_tokens"_a = 64, "max_seq_len"_a = 128,
           "page_tokens"_a = 32, "step_seconds"_a = 0.0, "fail_at_step"_a = -1, "poison_token"_a = -1,
-          "levels"_a = 1 << 20);
+          "levels"_a = 1 << 20, "range"_a = 0, "windows"_a = std::vector<int32_t>{0});
 }
 
 std::shared_ptr<VocabBytes> vocab_from_bytes(const nb::bytes& section) {
@@ -238,8 +246,9 @@ class PyExecutor {
     if (!is_here()) static_cast<void>(executor_.release());
   }
 
-  RequestId submit(std::vector<TokenId> prompt, SamplingParams params) {
-    return here().submit(std::move(prompt), std::move(params));
+  RequestId submit(std::vector<TokenId> prompt, SamplingParams params, int32_t priority,
+                   std::optional<std::string> cache_salt, int32_t cache_priority) {
+    return here().submit(std::move(prompt), std::move(params), {priority, std::move(cache_salt), cache_priority});
   }
   void cancel(RequestId id) {
     if (is_here()) executor_->cancel(id);
@@ -250,6 +259,11 @@ class PyExecutor {
     if (is_here()) executor_->close(drain, timeout_seconds);
   }
   ExecutorStats stats() const { return here().stats(); }
+  std::pair<std::vector<CacheEvent>, uint64_t> kv_events() {
+    std::vector<CacheEvent> events;
+    const uint64_t lost = here().kv_events(events);
+    return {std::move(events), lost};
+  }
   const ModelLimits& limits() const { return executor_->limits(); }
   bool is_here() const { return getpid() == process_; }
 
@@ -265,6 +279,56 @@ class PyExecutor {
   pid_t process_ = getpid();
 };
 
+template <typename Enum>
+Enum named(const char* what, const std::string& name, std::initializer_list<std::pair<const char*, Enum>> values) {
+  std::string all;
+  for (const auto& [known, value] : values) {
+    if (name == known) return value;
+    all += std::string(all.empty() ? "" : ", ") + known;
+  }
+  throw EngineError(std::string(what) + " is " + name + "; it must be one of " + all);
+}
+
+SchedulerConfig scheduler_config(int32_t max_num_tokens, int32_t max_batch_size, const std::string& scheduler_policy,
+                                 const std::string& request_order, const std::string& prefill_order,
+                                 int32_t max_overtakes) {
+  return {.max_num_tokens = max_num_tokens,
+          .max_batch_size = max_batch_size,
+          .policy = named<SchedulerPolicy>("scheduler_policy", scheduler_policy,
+                                           {{"guaranteed_no_evict", SchedulerPolicy::guaranteed_no_evict},
+                                            {"max_utilization", SchedulerPolicy::max_utilization},
+                                            {"static_batch", SchedulerPolicy::static_batch}}),
+          .request_order = named<RequestOrder>("request_order", request_order,
+                                               {{"fcfs", RequestOrder::fcfs},
+                                                {"priority", RequestOrder::priority},
+                                                {"cache_aware", RequestOrder::cache_aware}}),
+          .prefill_order = named<PrefillOrder>(
+              "prefill_order", prefill_order,
+              {{"first_come", PrefillOrder::first_come}, {"equal_progress", PrefillOrder::equal_progress}}),
+          .max_overtakes = max_overtakes};
+}
+
+// One number: for every layer group.
+std::vector<int32_t> pages_of_groups(const std::variant<int32_t, std::vector<int32_t>>& num_pages, size_t num_groups) {
+  if (const auto* pages = std::get_if<int32_t>(&num_pages)) return std::vector<int32_t>(num_groups, *pages);
+  const auto& each = std::get<std::vector<int32_t>>(num_pages);
+  if (each.size() != num_groups) {
+    throw EngineError("num_pages has " + std::to_string(each.size()) + " numbers, and the engine has " +
+                      std::to_string(num_groups) + " layer groups");
+  }
+  return each;
+}
+
+void bind_events(nb::module_& m) {
+  nb::class_<CacheEvent>(m, "CacheEvent", "A page that the prefix cache has stored or removed.")
+      .def_prop_ro("kind",
+                   [](const CacheEvent& e) { return e.kind == CacheEvent::Kind::stored ? "stored" : "removed"; })
+      .def_ro("node", &CacheEvent::node, "Never used again for another page.")
+      .def_ro("parent", &CacheEvent::parent, "Stored: the node of the page before; 0: it is the first.")
+      .def_prop_ro("key", [](const CacheEvent& e) { return nb::bytes(e.key.data(), e.key.size()); })
+      .def_ro("tokens", &CacheEvent::tokens, "Stored: of this page alone.");
+}
+
 }  // namespace
 
 void bind_executor(nb::module_& m) {
@@ -274,21 +338,34 @@ void bind_executor(nb::module_& m) {
   bind_backends(m);
   bind_text(m);
   bind_sampler(m);
+  bind_events(m);
   using Release = nb::call_guard<nb::gil_scoped_release>;
   nb::class_<PyExecutor>(m, "Executor",
                          "Requests in, outputs out, one loop thread between; see runtime/core/executor.h.")
       .def(
           "__init__",
-          [](PyExecutor* self, std::shared_ptr<Backend> backend, int32_t num_pages, int32_t max_num_tokens,
-             int32_t max_batch_size, std::vector<TokenId> eos_token_ids, std::shared_ptr<VocabBytes> vocab) {
-            new (self)
-                PyExecutor(std::move(backend), {num_pages, max_num_tokens, max_batch_size, std::move(eos_token_ids)},
-                           std::move(vocab));
+          [](PyExecutor* self, std::shared_ptr<Backend> backend,
+             const std::variant<int32_t, std::vector<int32_t>>& num_pages, int32_t max_num_tokens,
+             int32_t max_batch_size, const std::string& scheduler_policy, const std::string& request_order,
+             const std::string& prefill_order, int32_t max_overtakes, bool enable_prefix_caching, size_t kv_events,
+             std::vector<TokenId> eos_token_ids, std::shared_ptr<VocabBytes> vocab) {
+            ExecutorConfig config{.num_pages = pages_of_groups(num_pages, backend->limits().groups.size()),
+                                  .scheduler = scheduler_config(max_num_tokens, max_batch_size, scheduler_policy,
+                                                                request_order, prefill_order, max_overtakes),
+                                  .enable_prefix_caching = enable_prefix_caching,
+                                  .kv_events = kv_events,
+                                  .eos_token_ids = std::move(eos_token_ids)};
+            new (self) PyExecutor(std::move(backend), std::move(config), std::move(vocab));
           },
           "backend"_a, nb::kw_only(), "num_pages"_a, "max_num_tokens"_a = 0, "max_batch_size"_a = 0,
+          "scheduler_policy"_a = "guaranteed_no_evict", "request_order"_a = "fcfs", "prefill_order"_a = "first_come",
+          "max_overtakes"_a = SchedulerConfig{}.max_overtakes, "enable_prefix_caching"_a = true, "kv_events"_a = 0,
           "eos_token_ids"_a = std::vector<TokenId>{}, "vocab"_a.none() = nb::none(),
-          "Allocates the KV pool and starts the loop. Raises EngineError, MemoryError.")
-      .def("submit", &PyExecutor::submit, "prompt"_a, "params"_a, Release(),
+          "Allocates the KV pools, num_pages of every layer group or a list of them, and starts the loop. Raises "
+          "EngineError, MemoryError.")
+      .def("submit", &PyExecutor::submit, "prompt"_a, "params"_a, nb::kw_only(),
+           "priority"_a = RequestOptions{}.priority, "cache_salt"_a = nb::none(),
+           "cache_priority"_a = RequestOptions{}.cache_priority, Release(),
            "Enqueues token ids; returns the request's id. Raises RequestError when the request is refused.")
       .def("cancel", &PyExecutor::cancel, "id"_a, Release(), "Ends a request within a step.")
       .def("fileno", &PyExecutor::fileno, "Readable while poll() would return something.")
@@ -296,6 +373,8 @@ void bind_executor(nb::module_& m) {
       .def("close", &PyExecutor::close, "drain"_a = false, "timeout"_a = 0.0, Release(),
            "Ends the loop; with drain, lets requests finish for at most timeout seconds first.")
       .def("stats", &PyExecutor::stats, Release())
+      .def("kv_events", &PyExecutor::kv_events, Release(),
+           "What the prefix cache has stored and removed since the last call, and how many events were lost before.")
       .def_prop_ro("is_here", &PyExecutor::is_here,
                    "False in a process that was forked from the executor's: there submit, poll and stats raise "
                    "EngineError, cancel and close do nothing.")

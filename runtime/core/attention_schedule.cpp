@@ -16,7 +16,7 @@ void schedule_attention(const StepBatch& batch, const AttentionLimits& limits, A
       tile.rows = std::min(limits.tile_rows, sequence.num_rows - row);
       tile.first_position = sequence.first_position + row;
       tile.splits = (tile.first_position + tile.rows - 1) / kContextSplit + 1;
-      tile.pages = batch.block_tables.data() + sequence.block_table;
+      tile.block_table = sequence.block_table;
       schedule.tiles.push_back(tile);
     }
   }

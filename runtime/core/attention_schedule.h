@@ -11,8 +11,8 @@ namespace precast {
 struct AttentionTile {
   int32_t first_row, rows;
   int32_t first_position;
-  int32_t splits;        // context splits that its last row sees
-  const PageId* pages;   // the sequence's block table
+  int32_t splits;        // context splits up to its last row
+  int32_t block_table;   // where the sequence's begins in StepBatch::block_tables
   int64_t partials = 0;  // number of partial states of tiles before it; see AttentionSchedule::split
 };
 

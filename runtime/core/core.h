@@ -48,67 +48,122 @@ struct SamplingParams {
   bool ranks_sequences() const { return num_sequences() > n; }
 };
 
+// What a request asks of scheduler and cache. No token depends on it.
+struct RequestOptions {
+  int32_t priority = 0;                   // with RequestOrder::priority: larger ones first
+  std::optional<std::string> cache_salt;  // cached prefixes are shared among requests of the same salt only
+  int32_t cache_priority = 35;            // 0 … 100: what it leaves in the cache outlives all of lower priority
+};
+
 // What was asked for, after the checks. `params.seed` is set.
 struct Request {
   RequestId id = 0;
   std::vector<TokenId> prompt;  // not empty
   int32_t max_length = 0;       // most tokens of prompt and output together, at least the prompt's
   SamplingParams params;
+  RequestOptions options;
   Clock::time_point enqueued;
 };
 
 // ---- a sequence -----------------------------------------------------------------------------------------------------
 
-// The KV pages of one sequence. Page j holds positions 32j … 32j + 31. Changed by KvCache alone.
+// The KV pages of one sequence in one layer group. Entry j holds positions page_tokens · j … page_tokens · (j + 1) − 1.
+// Changed by KvCache alone.
 struct BlockTable {
-  std::vector<PageId> pages;
+  std::vector<PageId> pages;  // entries before `first` have left the window, or were never needed: −1; no other is
+  int32_t first = 0;
   int32_t reserved = 0;  // pages promised to this sequence and not taken yet
+
+  int32_t num_pages() const { return static_cast<int32_t>(pages.size()); }
+  int32_t held() const { return num_pages() - first; }
 };
 
 enum class SequenceState : uint8_t { waiting, prefill, decode, finished };
 
-// A sequence in the scheduler. Invariants (check_sequence):
-//   waiting, finished: no pages, none reserved
-//   prefill: num_computed < num_prompt = tokens.size()
+struct RadixNode;  // radix_tree.h
+
+// A sequence in the scheduler: one of the outputs of a request. Invariants (check_sequence):
+//   waiting, finished: no pages, none reserved, num_computed = 0
+//   prefill: num_computed < tokens.size(). After a pause, outputs are among the tokens that are computed again
 //   decode:  num_computed = tokens.size() − 1 ≥ num_prompt: the last token was sampled and has not been run
-//   prefill, decode: the table covers positions 0 … num_computed − 1, and its pages with the reserved ones suffice for
-//   max_length − 1 positions (the last token of all is never run)
+//   prefill, decode: each table covers the positions 0 … num_computed − 1 that the next row sees, and its pages with
+//   the reserved ones suffice for the positions before promised_length
 struct Sequence {
   RequestId id = 0;
+  int32_t index = 0;            // which of the request's outputs
   std::vector<TokenId> tokens;  // prompt, then output
   int32_t num_prompt = 0;
   int32_t max_length = 0;
-  int32_t num_computed = 0;  // positions whose K/V lie in pages
+  int32_t priority = 0;  // RequestOptions
+
+  // What it shares with others: pages of the same key and tokens (cache_key.h). Absent: nothing.
+  std::optional<std::string> cache_key;
+  int32_t cache_priority = 35;  // RequestOptions
+  // Wants logits of its prompt's rows (each position p < num_prompt − 1 tells of token p + 1): they are computed, never
+  // read from the cache. The positions before num_prompt_logits have had theirs.
+  bool prompt_logits = false;
+  int32_t num_prompt_logits = 0;
+
   SequenceState state = SequenceState::waiting;
-  BlockTable table;
+  int32_t num_computed = 0;        // positions whose K/V lie in pages
+  std::vector<BlockTable> tables;  // [group]
+  int32_t num_cached = 0;          // prompt tokens that its first admission found computed
+  int32_t num_pauses = 0;
+
+  // KvCache's own: the deepest node of the tree whose page is its page num_kept − 1, and positions that it was promised
+  // pages for.
+  RadixNode* node = nullptr;
+  int32_t num_kept = 0;
+  int32_t promised_length = 0;
+  // Scheduler's own: order of arrival, order of the last admission, and how many later ones were admitted before it.
+  uint64_t arrival = 0;
+  uint64_t start = 0;
+  int32_t num_overtaken = 0;
 
   int32_t length() const { return static_cast<int32_t>(tokens.size()); }
 };
 
 // ---- a step ---------------------------------------------------------------------------------------------------------
 
-// One sequence's share of a step. Invariants: num_rows ≥ 1; rows are contiguous; its block table covers
-// positions 0 … first_position + num_rows − 1.
+// One sequence's share of a step. Invariants: num_rows ≥ 1; rows are contiguous; in every group its block table covers
+// the positions up to first_position + num_rows − 1 that a row of this step sees.
 struct StepSequence {
   int32_t first_row;       // its first row in the packed batch
   int32_t num_rows;        // tokens of this step
   int32_t first_position;  // absolute position of its first token of this step
-  int32_t block_table;     // where its block table starts in StepBatch::block_tables
+  int32_t block_table;     // where its block table starts in StepBatch::block_tables, the same in every group
+};
+
+// Copies the first num_tokens tokens of a page; what lies behind them is overwritten before it is read.
+struct PageCopy {
+  int32_t group;
+  PageId from, to;
+  int32_t num_tokens;
 };
 
 // One packed step. Rows of a sequence are in rising position; sequences follow each other without gaps.
 struct StepBatch {
-  std::vector<TokenId> tokens;          // [T], each 0 … vocab_size − 1
-  std::vector<StepSequence> sequences;  // [B]
-  std::vector<PageId> block_tables;     // page j of a sequence holds its positions 32j … 32j + 31
-  std::vector<int32_t> logit_rows;      // [S] rows whose logits are wanted, rising
+  std::vector<TokenId> tokens;                    // [T], each 0 … vocab_size − 1
+  std::vector<StepSequence> sequences;            // [B]
+  std::vector<std::vector<PageId>> block_tables;  // [group]; −1: a page that has left the window
+  std::vector<PageCopy> copies;                   // done in this order, before anything is appended
+  std::vector<int32_t> logit_rows;                // [S] rows whose logits are wanted, rising
 
-  void clear() {
+  void clear(size_t num_groups) {
     tokens.clear();
     sequences.clear();
-    block_tables.clear();
+    block_tables.resize(num_groups);
+    for (std::vector<PageId>& tables : block_tables) tables.clear();
+    copies.clear();
     logit_rows.clear();
   }
+};
+
+// Layers whose K/V pages are handed out together, because their attention sees the same positions.
+struct KvGroup {
+  int32_t window = 0;      // a row at position p sees positions above p − window; 0: all
+  int32_t num_layers = 0;  // of these
+  int64_t page_bytes = 0;  // K/V of one page over the group's layers and heads
 };
 
 // What an engine was built for.
@@ -118,7 +173,10 @@ struct ModelLimits {
   int32_t max_num_tokens = 0;  // rows of a step
   int32_t max_seq_len = 0;     // prompt and output of a sequence together
   int32_t page_tokens = 32;
-  int64_t page_bytes = 0;  // KV bytes of one page over all layers and heads
+  std::vector<KvGroup> groups = {KvGroup{}};  // at least one; each window once, full attention first
+
+  // Most rows of a step whose logits are wanted: one of each sequence, and a page of a prompt.
+  int32_t max_logit_rows() const { return max_batch_size + page_tokens; }
 };
 
 // ---- what comes out -------------------------------------------------------------------------------------------------
@@ -173,13 +231,11 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual const ModelLimits& limits() const = 0;
-  // Allocates the KV pool once, before the first run. Throws std::bad_alloc.
-  virtual void allocate_pages(int32_t num_pages) = 0;
-  // Appends K/V of every row to its pages and writes logits [S][vocab_size]. A row's logits depend on its sequence
-  // alone. Throws std::invalid_argument for a batch that breaks an invariant or a limit (step_check.h).
+  // Allocates the KV pools, num_pages[group] pages each, once, before the first run. Throws std::bad_alloc.
+  virtual void allocate_pages(const std::vector<int32_t>& num_pages) = 0;
+  // Does the copies, appends K/V of every row to its pages, and writes logits [S][vocab_size]. A row's logits depend on
+  // its sequence alone. Throws std::invalid_argument for a batch that breaks an invariant or a limit (step_check.h).
   virtual void run(const StepBatch& batch, float* logits) = 0;
-  // Copies the first num_tokens tokens of a page (copy-on-write).
-  virtual void copy_page(PageId from, PageId to, int32_t num_tokens) = 0;
 };
 
 }  // namespace precast

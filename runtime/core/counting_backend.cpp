@@ -21,55 +21,75 @@ uint64_t mix(uint64_t x) {
 
 }  // namespace
 
-void CountingBackend::allocate_pages(int32_t num_pages) {
+void CountingBackend::allocate_pages(const std::vector<int32_t>& num_pages) {
   num_pages_ = num_pages;
-  entries_.assign(static_cast<size_t>(num_pages) * static_cast<size_t>(config_.limits.page_tokens), Entry{});
+  entries_.clear();
+  for (const int32_t pages : num_pages) {
+    entries_.emplace_back(static_cast<size_t>(pages) * static_cast<size_t>(config_.limits.page_tokens));
+  }
 }
 
 void CountingBackend::run(const StepBatch& batch, float* logits) {
   check_step(batch, config_.limits, num_pages_);
   if (config_.step_seconds > 0) std::this_thread::sleep_for(std::chrono::duration<double>(config_.step_seconds));
   if (step_++ == config_.fail_at_step) throw std::runtime_error("the counting backend was told to fail");
+  for (const PageCopy& each : batch.copies) copy(each);
+  const size_t groups = entries_.size();
   for (const StepSequence& s : batch.sequences) {
     for (int32_t i = 0; i < s.num_rows; ++i) {
       const int32_t position = s.first_position + i;
-      entry(batch, s, position) = {batch.tokens[static_cast<size_t>(s.first_row + i)], position};
+      for (size_t g = 0; g < groups; ++g) {
+        entry(batch, g, s, position) = {batch.tokens[static_cast<size_t>(s.first_row + i)], position};
+      }
     }
   }
   auto sequence = batch.sequences.begin();
   for (const int32_t row : batch.logit_rows) {
     while (row >= sequence->first_row + sequence->num_rows) ++sequence;
-    write_logits(batch, *sequence, sequence->first_position + row - sequence->first_row, logits);
+    const int32_t position = sequence->first_position + row - sequence->first_row;
+    uint64_t state = 0;
+    for (size_t g = 0; g < groups; ++g) state = seen(batch, g, *sequence, position, state);
+    write_logits(state, batch.tokens[static_cast<size_t>(row)], logits);
     logits += config_.limits.vocab_size;
   }
 }
 
-void CountingBackend::copy_page(PageId from, PageId to, int32_t num_tokens) {
-  const auto page = [&](PageId p) { return entries_.begin() + std::ptrdiff_t{p} * config_.limits.page_tokens; };
-  std::copy_n(page(from), num_tokens, page(to));
+void CountingBackend::copy(const PageCopy& copy) {
+  auto& entries = entries_[static_cast<size_t>(copy.group)];
+  const auto page = [&](PageId p) { return entries.begin() + std::ptrdiff_t{p} * config_.limits.page_tokens; };
+  if (copy.from != copy.to) std::copy_n(page(copy.from), copy.num_tokens, page(copy.to));
 }
 
-CountingBackend::Entry& CountingBackend::entry(const StepBatch& batch, const StepSequence& s, int32_t position) {
+CountingBackend::Entry& CountingBackend::entry(const StepBatch& batch, size_t group, const StepSequence& s,
+                                               int32_t position) {
   const int32_t page_tokens = config_.limits.page_tokens;
-  const PageId page = batch.block_tables[static_cast<size_t>(s.block_table + position / page_tokens)];
-  return entries_[static_cast<size_t>(page) * static_cast<size_t>(page_tokens) +
-                  static_cast<size_t>(position % page_tokens)];
+  const PageId page = batch.block_tables[group][static_cast<size_t>(s.block_table + position / page_tokens)];
+  return entries_[group][static_cast<size_t>(page) * static_cast<size_t>(page_tokens) +
+                         static_cast<size_t>(position % page_tokens)];
 }
 
-void CountingBackend::write_logits(const StepBatch& batch, const StepSequence& s, int32_t position, float* logits) {
-  uint64_t state = 0;
-  TokenId last = -1;
-  for (int32_t p = 0; p <= position; ++p) {
-    const Entry& found = entry(batch, s, p);
+// `state` after the tokens that the row at `position` finds.
+uint64_t CountingBackend::seen(const StepBatch& batch, size_t group, const StepSequence& s, int32_t position,
+                               uint64_t state) {
+  const int32_t window = config_.limits.groups[group].window, range = config_.range;
+  const TokenId own = entry(batch, group, s, position).token;
+  for (int32_t p = window == 0 ? 0 : std::max(0, position - window + 1); p <= position; ++p) {
+    const Entry& found = entry(batch, group, s, p);
     require(found.position == p, "a sequence finds its own positions in its pages");
-    last = found.token;
-    state = mix(state ^ static_cast<uint64_t>(last));
+    require(range == 0 || found.token / range == own / range, "a sequence finds tokens of its own range");
+    state = mix(state ^ static_cast<uint64_t>(found.token));
   }
+  return state;
+}
+
+void CountingBackend::write_logits(uint64_t state, TokenId last, float* logits) const {
   const auto levels = static_cast<uint64_t>(config_.levels);
   for (int32_t id = 0; id < config_.limits.vocab_size; ++id) {
     // 0 … 16: peaked enough that top-p and min-p cut somewhere.
     const uint64_t level = mix(state + static_cast<uint64_t>(id)) % levels;
-    logits[id] = static_cast<float>(static_cast<double>(level) * 16.0 / static_cast<double>(config_.levels));
+    const double logit = static_cast<double>(level) * 16.0 / static_cast<double>(config_.levels);
+    const bool outside = config_.range > 0 && id / config_.range != last / config_.range;
+    logits[id] = static_cast<float>(outside ? logit - 200 : logit);
   }
   if (last == config_.poison_token) logits[0] = std::numeric_limits<float>::quiet_NaN();
 }

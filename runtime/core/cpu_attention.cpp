@@ -11,7 +11,7 @@ class PagedAttention final : public CpuOp {
       : context_(maker.context),
         q_(maker.f32_input(0, columns(context_.model), false)),
         out_(maker.f32_output(columns(context_.model), false)),
-        layer_(maker.layer()) {
+        layer_(context_.kv_layers[static_cast<size_t>(maker.layer())]) {
     const CpuModel& model = context_.model;
     const Attributes& attributes = maker.op.attributes;
     shape_ = {.head_size = model.head_size,
@@ -39,11 +39,11 @@ class PagedAttention final : public CpuOp {
     if (schedule.split) {
       context_.pool.parallel_for(static_cast<int>(schedule.items.size()) * heads, [&](int i, int thread) {
         const AttentionItem& item = schedule.items[static_cast<size_t>(i / heads)];
-        run_split(schedule.tiles[static_cast<size_t>(item.tile)], item, i % heads, scratch(thread));
+        run_split(step, schedule.tiles[static_cast<size_t>(item.tile)], item, i % heads, scratch(thread));
       });
     } else {
       context_.pool.parallel_for(static_cast<int>(schedule.tiles.size()) * heads, [&](int i, int thread) {
-        run_tile(schedule.tiles[static_cast<size_t>(i / heads)], i % heads, scratch(thread));
+        run_tile(step, schedule.tiles[static_cast<size_t>(i / heads)], i % heads, scratch(thread));
       });
     }
   }
@@ -69,12 +69,13 @@ class PagedAttention final : public CpuOp {
     return shape_.window == 0 ? 0 : std::max(0, tile.first_position - shape_.window + 1);
   }
 
-  void partial(const AttentionTile& tile, int head, int split, const Scratch& s, float* to) const {
+  void partial(const CpuStep& step, const AttentionTile& tile, int head, int split, const Scratch& s, float* to) const {
     constexpr int kSplitPages = kContextSplit / kPageTokens;
+    const PageId* table = step.batch.block_tables[layer_.group].data() + tile.block_table;
     const int pages = (tile.first_position + tile.rows - 1) / kPageTokens + 1;
     for (int j = std::max(split * kSplitPages, first_seen(tile) / kPageTokens);
          j < std::min(pages, (split + 1) * kSplitPages); ++j) {
-      s.pages[j] = context_.pages.block(tile.pages[j], layer_, head);
+      s.pages[j] = context_.pools[layer_.group].block(table[j], layer_.index, head);
     }
     const float* q = q_.row(tile.first_row) + int64_t{head} * shape_.heads_per_kv * shape_.head_size;
     const float* slopes = slopes_ == nullptr ? nullptr : slopes_ + int64_t{head} * shape_.heads_per_kv;
@@ -99,22 +100,23 @@ class PagedAttention final : public CpuOp {
     }
   }
 
-  void run_tile(const AttentionTile& tile, int head, const Scratch& s) const {
+  void run_tile(const CpuStep& step, const AttentionTile& tile, int head, const Scratch& s) const {
     clear(tile, s.state);
     for (int split = first_seen(tile) / kContextSplit; split < tile.splits; ++split) {
-      partial(tile, head, split, s, s.partial);
+      partial(step, tile, head, split, s, s.partial);
       merge(tile, s.state, s.partial);
     }
     finish(tile, head, s.state);
   }
 
   // Whoever does the last split of a tile and head merges them all, in rising order: no second round of work is needed.
-  void run_split(const AttentionTile& tile, const AttentionItem& item, int head, const Scratch& s) const {
+  void run_split(const CpuStep& step, const AttentionTile& tile, const AttentionItem& item, int head,
+                 const Scratch& s) const {
     const int64_t heads = context_.model.num_kv_heads, size = count(tile) * stride_;
     float* first = reinterpret_cast<float*>(context_.attention.partials.data()) +
                    (tile.partials * heads + int64_t{head} * tile.splits * tile.rows) * shape_.heads_per_kv * stride_;
     const int first_split = first_seen(tile) / kContextSplit;
-    if (item.split >= first_split) partial(tile, head, item.split, s, first + item.split * size);
+    if (item.split >= first_split) partial(step, tile, head, item.split, s, first + item.split * size);
     std::atomic<int32_t>& done = context_.attention.done[static_cast<size_t>(item.tile * heads + head)];
     if (done.fetch_add(1, std::memory_order_acq_rel) + 1 < tile.splits) return;
     done.store(0, std::memory_order_relaxed);
@@ -125,7 +127,7 @@ class PagedAttention final : public CpuOp {
 
   CpuContext& context_;
   const CpuValue &q_, &out_;
-  int layer_;
+  KvLayer layer_;
   AttentionShape shape_;
   const float* slopes_ = nullptr;  // [num_heads]
   int64_t stride_, pages_bytes_, state_floats_, kernel_floats_;

@@ -1,6 +1,7 @@
 #include "runtime/core/cpu_backend.h"
 
 #include <cmath>
+#include <map>
 #include <new>
 #include <system_error>
 
@@ -113,55 +114,91 @@ class CpuBackend final : public Backend {
                  .kernels = kernels,
                  .model = model,
                  .pool = ThreadPool(num_threads),
-                 .pages = KvPool(model.num_layers, model.num_kv_heads, model.head_size, model.kv_dtype),
+                 .pools = {},
+                 .kv_layers = {},
                  .values = {},
                  .rope_tables = {},
                  .attention = {},
                  .scratch = {},
                  .workspace = {}} {
-    context_.model.limits.page_bytes = context_.pages.page_bytes();
+    plan_kv_layers();
     plan_arena();
     plan_attention();
     make_ops();
     place_rope_tables();
     positions_.reserve(static_cast<size_t>(model.limits.max_num_tokens));
-    row_pages_.reserve(static_cast<size_t>(model.limits.max_num_tokens));
+    row_tables_.reserve(static_cast<size_t>(model.limits.max_num_tokens));
   }
 
   const ModelLimits& limits() const override { return context_.model.limits; }
 
-  void allocate_pages(int32_t num_pages) override {
-    if (num_pages < 1 || num_pages > kMaxArenaBytes / context_.pages.page_bytes()) throw std::bad_alloc();
-    context_.pages.allocate(num_pages);
+  void allocate_pages(const std::vector<int32_t>& num_pages) override {
+    if (num_pages.size() != context_.pools.size()) throw std::invalid_argument("every layer group needs a KV pool");
+    for (size_t g = 0; g < num_pages.size(); ++g) {
+      KvPool& pool = context_.pools[g];
+      if (num_pages[g] < 1 || num_pages[g] > kMaxArenaBytes / pool.page_bytes()) throw std::bad_alloc();
+      pool.allocate(num_pages[g]);
+    }
+    num_pages_ = num_pages;
   }
 
   void run(const StepBatch& batch, float* logits) override {
-    check_step(batch, limits(), context_.pages.num_pages());
+    check_step(batch, limits(), num_pages_);
+    for (const PageCopy& copy : batch.copies) copy_page(copy);
     positions_.clear();
-    row_pages_.clear();
+    row_tables_.clear();
     for (const StepSequence& sequence : batch.sequences) {
       for (int32_t i = 0; i < sequence.num_rows; ++i) {
         positions_.push_back(sequence.first_position + i);
-        row_pages_.push_back(batch.block_tables.data() + sequence.block_table);
+        row_tables_.push_back(sequence.block_table);
       }
     }
     schedule_attention(batch, context_.attention.limits, schedule_);
     compute_rope_tables();
-    const CpuStep step{batch, positions_.data(), row_pages_.data(), schedule_, logits};
+    const CpuStep step{batch, positions_.data(), row_tables_.data(), schedule_, logits};
     for (const std::unique_ptr<CpuOp>& op : ops_) op->run(step);
   }
 
-  void copy_page(PageId from, PageId to, int32_t num_tokens) override {
-    const int32_t pages = context_.pages.num_pages();
-    if (from < 0 || from >= pages || to < 0 || to >= pages || num_tokens < 0 || num_tokens > kPageTokens) {
-      throw std::invalid_argument("copy_page has a page outside the pool, or too many tokens");
-    }
-    // Tokens lie across the page; all of it is one copy, and what lies behind num_tokens is overwritten or never read.
-    if (from == to || num_tokens == 0) return;
-    std::copy_n(context_.pages.block(from, 0, 0), context_.pages.page_bytes(), context_.pages.block(to, 0, 0));
+ private:
+  // Tokens lie across a page: all of it is one copy, and what lies behind num_tokens is overwritten before it is read.
+  void copy_page(const PageCopy& copy) {
+    const KvPool& pool = context_.pools[static_cast<size_t>(copy.group)];
+    if (copy.from == copy.to || copy.num_tokens == 0) return;
+    std::copy_n(pool.block(copy.from, 0, 0), pool.page_bytes(), pool.block(copy.to, 0, 0));
   }
 
- private:
+  // Layers whose attention has the same window form a group. A window that max_seq_len never fills is none.
+  void plan_kv_layers() {
+    const Plan& plan = context_.file->plan();
+    CpuModel& model = context_.model;
+    std::vector<int32_t> windows(static_cast<size_t>(model.num_layers), -1);
+    for (size_t i = 0; i < plan.ops.size(); ++i) {
+      if (plan.ops[i].kernel != "paged_attention") continue;
+      try {
+        const Attributes& attributes = plan.ops[i].attributes;
+        const auto window = static_cast<int32_t>(attributes.integer("window", 0, 1 << 30));
+        int32_t& known = windows[static_cast<size_t>(attributes.integer("layer", 0, model.num_layers - 1))];
+        const int32_t effective = window < model.limits.max_seq_len ? window : 0;
+        CpuOpMaker::expect(known == -1 || known == effective, "its layer has attention with another window");
+        known = effective;
+      } catch (const EngineError& error) {
+        throw EngineError(name_of(plan, i) + ": " + error.what());
+      }
+    }
+    std::map<int32_t, int32_t> layers;  // by window
+    for (const int32_t window : windows) ++layers[std::max(window, 0)];
+    model.limits.groups.clear();
+    for (const auto& [window, count] : layers) {
+      context_.pools.emplace_back(count, model.num_kv_heads, model.head_size, model.kv_dtype);
+      model.limits.groups.push_back({window, count, context_.pools.back().page_bytes()});
+    }
+    std::vector<int> next(layers.size(), 0);
+    for (const int32_t window : windows) {
+      const auto group = static_cast<size_t>(std::distance(layers.begin(), layers.find(std::max(window, 0))));
+      context_.kv_layers.push_back({group, next[group]++});
+    }
+  }
+
   void plan_arena() {
     const Plan& plan = context_.file->plan();
     check_slots(plan);
@@ -259,11 +296,12 @@ class CpuBackend final : public Backend {
   }
 
   CpuContext context_;
+  std::vector<int32_t> num_pages_;  // of each layer group's pool; none before allocate_pages
   Memory arena_, rope_memory_;
   std::vector<std::unique_ptr<CpuOp>> ops_;
   // Of the step that runs.
   std::vector<int32_t> positions_;
-  std::vector<const PageId*> row_pages_;
+  std::vector<int32_t> row_tables_;
   AttentionSchedule schedule_;
 };
 

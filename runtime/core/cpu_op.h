@@ -71,8 +71,8 @@ struct RopeTable {
 // The step that runs.
 struct CpuStep {
   const StepBatch& batch;
-  const int32_t* positions;        // [T]
-  const PageId* const* row_pages;  // [T] the block table of the row's sequence
+  const int32_t* positions;   // [T]
+  const int32_t* row_tables;  // [T] where the block table of the row's sequence begins, in every group
   const AttentionSchedule& attention;
   float* logits;
 
@@ -80,6 +80,12 @@ struct CpuStep {
   int32_t rows(const CpuValue& v) const {
     return static_cast<int32_t>(v.sampled_rows ? batch.logit_rows.size() : batch.tokens.size());
   }
+};
+
+// Where the K/V of a layer lies.
+struct KvLayer {
+  size_t group;
+  int index;  // among the group's layers
 };
 
 // Room for the partial states of attention whose context splits are separate items of work; one op uses it at a time.
@@ -95,8 +101,9 @@ struct CpuContext {
   const KernelTable& kernels;
   CpuModel model;
   ThreadPool pool;
-  KvPool pages;
-  std::vector<CpuValue> values;  // by number of the plan's buffer
+  std::vector<KvPool> pools;       // by layer group
+  std::vector<KvLayer> kv_layers;  // by layer
+  std::vector<CpuValue> values;    // by number of the plan's buffer
   std::vector<RopeTable> rope_tables;
   AttentionWorkspace attention;
   std::vector<Memory> scratch;  // by thread

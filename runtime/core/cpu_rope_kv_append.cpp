@@ -33,7 +33,7 @@ class RopeKvAppend final : public CpuOp {
       : context_(maker.context),
         in_(maker.f32_input(0, columns(context_.model, 2), false)),
         out_(maker.f32_output(columns(context_.model, 0), false)),
-        layer_(maker.layer()),
+        layer_(context_.kv_layers[static_cast<size_t>(maker.layer())]),
         clip_(maker.f32_attribute("clip")),
         norm_(qk_norm_named(maker.op.attributes.text("qk_norm"))) {
     const Attributes& attributes = maker.op.attributes;
@@ -98,11 +98,12 @@ class RopeKvAppend final : public CpuOp {
     rotate(r, k, model.num_kv_heads);
     out_.clear_padding(r);
     const int32_t position = step.positions[r];
-    const PageId page = step.row_pages[r][position / kPageTokens];
+    const std::vector<PageId>& tables = step.batch.block_tables[layer_.group];
+    const PageId page = tables[static_cast<size_t>(step.row_tables[r] + position / kPageTokens)];
     for (int head = 0; head < model.num_kv_heads; ++head) {
       const int64_t begin = int64_t{head} * model.head_size;
       context_.kernels.kv_append(k + begin, v + begin, model.head_size, model.kv_dtype,
-                                 context_.pages.block(page, layer_, head), position % kPageTokens);
+                                 context_.pools[layer_.group].block(page, layer_.index, head), position % kPageTokens);
     }
   }
 
@@ -128,7 +129,7 @@ class RopeKvAppend final : public CpuOp {
 
   CpuContext& context_;
   const CpuValue &in_, &out_;
-  int layer_;
+  KvLayer layer_;
   float clip_;  // 0: none
   QkNorm norm_;
   float epsilon_ = 0;

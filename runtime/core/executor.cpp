@@ -8,6 +8,7 @@
 #include <system_error>
 #include <utility>
 
+#include "runtime/core/cache_key.h"
 #include "runtime/core/check.h"
 #include "runtime/core/philox.h"
 #include "runtime/core/request.h"
@@ -21,21 +22,25 @@ Executor::Executor(std::shared_ptr<Backend> backend, ExecutorConfig config, std:
       config_(std::move(config)),
       backend_(std::move(backend)),
       vocab_(std::move(vocab)),
-      cache_(std::max(config_.num_pages, 0), limits_.page_tokens),
-      scheduler_(limits_, config_.max_num_tokens, config_.max_batch_size, cache_),
-      sampler_(limits_.vocab_size) {
-  if (config_.num_pages < 1) throw EngineError("the KV pool has no pages; give it more memory (--kv-cache-memory)");
+      cache_(limits_, config_.num_pages, config_.kv_events),
+      scheduler_(limits_, config_.scheduler, cache_),
+      sampler_(limits_.vocab_size),
+      cache_events_(config_.kv_events) {
+  for (const int32_t pages : config_.num_pages) {
+    if (pages < 1) throw EngineError("the KV pool has no pages; give it more memory (--kv-cache-memory)");
+  }
   for (TokenId id : config_.eos_token_ids) {
     if (id < 0 || id >= limits_.vocab_size) {
       throw EngineError("eos token " + std::to_string(id) + " is not in the engine's vocabulary of " +
                         std::to_string(limits_.vocab_size) + "; correct eos_token_id in generation_config.json");
     }
   }
+  max_pages_ = cache_.max_positions() / limits_.page_tokens;
   backend_->allocate_pages(config_.num_pages);
   // Not initialized: rows that no step uses cost no memory.
-  logits_ = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(limits_.max_batch_size) *
+  logits_ = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(limits_.max_logit_rows()) *
                                                     static_cast<size_t>(limits_.vocab_size));
-  counters_.num_pages = counters_.free_pages = counters_.available_pages = config_.num_pages;
+  count_pages();
   shown_ = counters_;
   event_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (event_ < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
@@ -52,11 +57,13 @@ Executor::~Executor() {
   ::close(event_);
 }
 
-RequestId Executor::submit(std::vector<TokenId> prompt, SamplingParams params) {
+RequestId Executor::submit(std::vector<TokenId> prompt, SamplingParams params, RequestOptions options) {
   Request request;
-  request.max_length = check_request(prompt, params, limits_, config_.num_pages, vocab_ != nullptr);
+  check_options(options);
+  request.max_length = check_request(prompt, params, limits_, max_pages_, vocab_ != nullptr);
   request.prompt = std::move(prompt);
   request.params = std::move(params);
+  request.options = std::move(options);
   if (!request.params.seed) request.params.seed = random_seed();
   request.enqueued = Clock::now();
   const std::lock_guard lock(mutex_);
@@ -120,6 +127,11 @@ ExecutorStats Executor::stats() const {
   return stats;
 }
 
+uint64_t Executor::kv_events(std::vector<CacheEvent>& events) {
+  const std::lock_guard lock(mutex_);
+  return cache_events_.take(events);
+}
+
 // ---- the loop's thread ----------------------------------------------------------------------------------------------
 
 void Executor::loop() {
@@ -175,6 +187,9 @@ void Executor::enter(Request&& request) {
   sequence.num_prompt = static_cast<int32_t>(request.prompt.size());
   sequence.max_length = request.max_length;
   sequence.tokens = std::move(request.prompt);
+  sequence.priority = request.options.priority;
+  sequence.cache_priority = request.options.cache_priority;
+  if (config_.enable_prefix_caching) sequence.cache_key = shared_cache_key(request.options.cache_salt);
   Live& entered = *live_.emplace(request.id, std::move(live)).first->second;
   if (sequence.max_length > sequence.num_prompt) {
     scheduler_.add(&sequence);
@@ -192,7 +207,9 @@ void Executor::cancel_now(RequestId id) {
 }
 
 void Executor::step() {
-  for (Sequence* sequence : scheduler_.admit()) live_.at(sequence->id)->output.admitted(Clock::now());
+  for (Sequence* sequence : scheduler_.admit()) {
+    if (sequence->num_pauses == 0) live_.at(sequence->id)->output.admitted(Clock::now());
+  }
   if (scheduler_.schedule(batch_)) {
     backend_->run(batch_, logits_.get());
     scheduler_.complete();
@@ -208,7 +225,7 @@ void Executor::step() {
 
 void Executor::sample() {
   float* row = logits_.get();
-  for (Sequence* sequence : scheduler_.sampled()) {
+  for (const auto [sequence, position] : scheduler_.logit_rows()) {
     Live& live = *live_.at(sequence->id);
     const SamplingParams& params = live.output.params();
     const uint64_t random = random_bits(*params.seed, 0, static_cast<uint32_t>(sequence->length()));
@@ -229,7 +246,10 @@ void Executor::sample() {
 // Puts what is ready into this step's deltas, and forgets a request that is finished: `live` is gone then.
 void Executor::deliver(Live& live) {
   OutputDelta delta;
-  if (live.output.take(delta)) deltas_.push_back(std::move(delta));
+  if (live.output.take(delta)) {
+    delta.cached_tokens = live.sequence.num_cached;
+    deltas_.push_back(std::move(delta));
+  }
   if (!live.output.finished()) return;
   scheduler_.finish(live.sequence);
   ++counters_.finished;
@@ -240,11 +260,12 @@ void Executor::deliver(Live& live) {
 void Executor::publish() {
   counters_.waiting = scheduler_.num_waiting();
   counters_.running = scheduler_.num_running();
-  counters_.free_pages = cache_.num_free();
-  counters_.available_pages = cache_.num_available();
+  counters_.pauses = scheduler_.num_pauses();
+  count_pages();
   {
     const std::lock_guard lock(mutex_);
     shown_ = counters_;
+    cache_events_.take_from(cache_.events());
   }
   if (deltas_.empty()) return;
   const std::lock_guard lock(outbox_mutex_);
@@ -255,6 +276,16 @@ void Executor::publish() {
   // Cannot fail: the counter is zero here.
   if (was_empty) [[maybe_unused]]
     const ssize_t n = ::write(event_, &one, sizeof(one));
+}
+
+void Executor::count_pages() {
+  counters_.num_pages = counters_.free_pages = counters_.cached_pages = counters_.available_pages = 0;
+  for (int32_t g = 0; g < cache_.num_groups(); ++g) {
+    counters_.num_pages += cache_.num_pages(g);
+    counters_.free_pages += cache_.num_free(g);
+    counters_.cached_pages += cache_.num_evictable(g);
+    counters_.available_pages += cache_.num_available(g);
+  }
 }
 
 void Executor::end_all(FinishReason reason, const std::string& error) {

@@ -23,18 +23,22 @@
 namespace precast {
 
 struct ExecutorConfig {
-  int32_t num_pages = 0;       // of the KV pool
-  int32_t max_num_tokens = 0;  // rows of a step; 0: the engine's limit
-  int32_t max_batch_size = 0;  // sequences of a step; 0: the engine's limit
+  std::vector<int32_t> num_pages;  // of each layer group's KV pool
+  SchedulerConfig scheduler;
+  bool enable_prefix_caching = true;  // requests share what they have computed of equal beginnings
+  size_t kv_events = 0;               // how many events of the prefix cache are kept for kv_events(); 0: none
   std::vector<TokenId> eos_token_ids;
 };
 
 struct ExecutorStats {
   int32_t waiting = 0;  // queued requests, those included that the loop has not seen yet
   int32_t running = 0;
+  // KV pages of all layer groups together.
   int32_t num_pages = 0;
-  int32_t free_pages = 0;       // not held
-  int32_t available_pages = 0;  // neither held nor promised
+  int32_t free_pages = 0;       // held by nobody
+  int32_t cached_pages = 0;     // held by the prefix cache alone, until they are needed
+  int32_t available_pages = 0;  // free or cached, and not promised
+  uint64_t pauses = 0;          // of sequences, by max_utilization
   uint64_t steps = 0;
   uint64_t step_tokens = 0;         // rows run in all steps
   uint64_t step_sequences = 0;      // sequences run in all steps
@@ -55,7 +59,7 @@ class Executor {
 
   // Enqueues a request. Throws RequestError when it is refused (check_request), when the executor is closed, or when
   // the engine failed. From the return on, exactly one delta with a finish reason comes for it.
-  RequestId submit(std::vector<TokenId> prompt, SamplingParams params);
+  RequestId submit(std::vector<TokenId> prompt, SamplingParams params, RequestOptions options = {});
   // Ends a request within a step; its output so far is delivered with `cancelled`. A finished or unknown one: nothing.
   void cancel(RequestId id);
 
@@ -69,6 +73,9 @@ class Executor {
   void close(bool drain, double timeout_seconds);
 
   ExecutorStats stats() const;
+  // What the prefix cache has stored and removed since the last call, oldest first; returns how many events were lost
+  // because nobody called in time. Meant for one caller.
+  uint64_t kv_events(std::vector<CacheEvent>& events);
   const ModelLimits& limits() const { return limits_; }
 
  private:
@@ -86,11 +93,13 @@ class Executor {
   void deliver(Live& live);
   void publish();
   void end_all(FinishReason reason, const std::string& error);
+  void count_pages();
 
   const ModelLimits limits_;
   const ExecutorConfig config_;
   std::shared_ptr<Backend> backend_;
   std::shared_ptr<const VocabBytes> vocab_;
+  int32_t max_pages_ = 0;  // of the longest sequence that the pools can hold
   int event_ = -1;
 
   // The loop's own.
@@ -117,6 +126,7 @@ class Executor {
   std::string error_;
   RequestId next_id_ = 1;
   ExecutorStats shown_;  // counters_ after the last step
+  CacheEvents cache_events_;
   Clock::time_point step_began_{};
 
   std::mutex outbox_mutex_;

@@ -1,4 +1,4 @@
-// The KV pages of all layers and heads: one allocation, [page][layer][KV head][block].
+// The KV pages of one layer group: one allocation, [page][layer of the group][KV head][block].
 #pragma once
 #include <cstdint>
 
@@ -24,7 +24,7 @@ class KvPool {
     num_pages_ = num_pages;
   }
 
-  // The block of one page, layer and KV head; kernels.h says what is in it.
+  // The block of one page, layer of the group and KV head; kernels.h says what is in it.
   std::byte* block(PageId page, int layer, int head) const {
     return memory_.data() + page * page_bytes_ + (int64_t{layer} * num_kv_heads_ + head) * block_bytes_;
   }

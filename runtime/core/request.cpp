@@ -125,6 +125,15 @@ void check_params(const SamplingParams& params) {
   check_stop_strings(params.stop);
 }
 
+void check_options(const RequestOptions& options) {
+  if (options.cache_priority < 0 || options.cache_priority > kMaxCachePriority) {
+    refuse("cache_priority is ", options.cache_priority, "; it must be from 0 to ", kMaxCachePriority);
+  }
+  if (options.cache_salt && options.cache_salt->size() > kMaxCacheSaltBytes) {
+    refuse("cache_salt has ", options.cache_salt->size(), " bytes; at most ", kMaxCacheSaltBytes, " are allowed");
+  }
+}
+
 int32_t pages_to_completion(int32_t max_length, int32_t page_tokens) {
   return (max_length - 1 + page_tokens - 1) / page_tokens;
 }

@@ -20,6 +20,12 @@ inline constexpr int32_t kMaxStopStringBytes = 1024;
 // range, values that contradict each other.
 void check_params(const SamplingParams& params);
 
+inline constexpr int32_t kMaxCachePriority = 100;
+inline constexpr size_t kMaxCacheSaltBytes = 1024;
+
+// Throws RequestError for a cache_priority outside 0 … kMaxCachePriority, or a cache_salt that is too long.
+void check_options(const RequestOptions& options);
+
 // Checks a prompt and its parameters against an engine whose pool has num_pages pages; has_text: the engine carries the
 // bytes of its vocabulary. Includes check_params. Returns the most tokens of prompt and output together: a max_tokens
 // beyond max_seq_len ends there with `length`. Throws RequestError, one sentence each: an empty prompt, a prompt of

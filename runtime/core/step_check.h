@@ -4,7 +4,7 @@
 namespace precast {
 
 // Throws std::invalid_argument when a batch breaks an invariant of core.h or a limit: a step that ran anyway would
-// write outside its memory. Costs a few microseconds.
-void check_step(const StepBatch& batch, const ModelLimits& limits, int32_t num_pages);
+// write outside its memory. Costs a few microseconds. num_pages[group]: pages of its pool.
+void check_step(const StepBatch& batch, const ModelLimits& limits, const std::vector<int32_t>& num_pages);
 
 }  // namespace precast

@@ -14,16 +14,18 @@ if TYPE_CHECKING:
     from precast.async_llm import AsyncLLM
     from precast.pipeline import LLM
     from precast.runtime.output import RequestOutput
+    from precast.runtime.request_options import RequestOptions
     from precast.runtime.sampling import SamplingParams
 
 _HOMES = {
     "LLM": "precast.pipeline",
     "AsyncLLM": "precast.async_llm",
+    "RequestOptions": "precast.runtime.request_options",
     "RequestOutput": "precast.runtime.output",
     "SamplingParams": "precast.runtime.sampling",
 }
 
-__all__ = ["LLM", "AsyncLLM", "RequestOutput", "SamplingParams", "__version__"]
+__all__ = ["LLM", "AsyncLLM", "RequestOptions", "RequestOutput", "SamplingParams", "__version__"]
 
 
 def __getattr__(name: str) -> Any:

@@ -10,10 +10,11 @@ namespace {
 
 StepBatch batch_of(const std::vector<std::pair<int32_t, int32_t>>& rows_and_positions) {
   StepBatch batch;
+  std::vector<PageId>& tables = batch.block_tables.emplace_back();
   int32_t row = 0;
   for (const auto& [rows, position] : rows_and_positions) {
-    batch.sequences.push_back({row, rows, position, static_cast<int32_t>(batch.block_tables.size())});
-    batch.block_tables.resize(batch.block_tables.size() + static_cast<size_t>((position + rows + 31) / 32), 0);
+    batch.sequences.push_back({row, rows, position, static_cast<int32_t>(tables.size())});
+    tables.resize(tables.size() + static_cast<size_t>((position + rows + 31) / 32), 0);
     row += rows;
   }
   batch.tokens.resize(static_cast<size_t>(row));

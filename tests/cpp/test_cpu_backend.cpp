@@ -217,15 +217,16 @@ std::vector<float> last_logits(const std::shared_ptr<const EngineFile>& file, in
                                int chunk) {
   const auto backend = make_cpu_backend(file, threads);
   const int pages = (length + kPageTokens - 1) / kPageTokens;
-  backend->allocate_pages(batch * pages);
+  backend->allocate_pages({batch * pages});
   std::vector<float> logits(static_cast<size_t>(batch) * kVocab);
   for (int at = 0; at < length; at += chunk) {
     const int rows = std::min(chunk, length - at);
     StepBatch step;
+    step.block_tables.emplace_back();
     for (int i = 0; i < batch; ++i) {
       step.sequences.push_back({i * rows, rows, at, i * pages});
       for (int r = 0; r < rows; ++r) step.tokens.push_back((i * 7 + (at + r) * 13) % kVocab);
-      for (int j = 0; j < pages; ++j) step.block_tables.push_back(j * batch + i);
+      for (int j = 0; j < pages; ++j) step.block_tables[0].push_back(j * batch + i);
       step.logit_rows.push_back((i + 1) * rows - 1);
     }
     backend->run(step, logits.data());
@@ -252,18 +253,25 @@ TEST_CASE("logits are the same bits on any number of threads, in any chunks and 
 TEST_CASE("a step that breaks a limit changes nothing and is refused") {
   const auto backend = make_cpu_backend(small_model(Kind::plain), 2);
   std::vector<float> logits(kVocab);
-  StepBatch step{{1}, {{0, 1, 0, 0}}, {0}, {0}};
+  StepBatch step{{1}, {{0, 1, 0, 0}}, {{0}}, {}, {0}};
   CHECK_THROWS_AS(backend->run(step, logits.data()), std::invalid_argument);  // no pages yet
-  backend->allocate_pages(2);
+  backend->allocate_pages({2});
   backend->run(step, logits.data());
   step.tokens[0] = kVocab;
   CHECK_THROWS_AS(backend->run(step, logits.data()), std::invalid_argument);
   step.tokens[0] = 0;
   step.sequences[0].first_position = std::numeric_limits<int32_t>::max();
   CHECK_THROWS_AS(backend->run(step, logits.data()), std::invalid_argument);
-  CHECK_THROWS_AS(backend->copy_page(0, 2, 1), std::invalid_argument);
-  CHECK_THROWS_AS(backend->allocate_pages(-1), std::bad_alloc);
-  CHECK_THROWS_AS(backend->allocate_pages(std::numeric_limits<int32_t>::max()), std::bad_alloc);
+  step.sequences[0].first_position = 0;
+  for (const PageCopy& copy :
+       {PageCopy{0, 0, 2, 1}, PageCopy{0, -1, 1, 1}, PageCopy{1, 0, 1, 1}, PageCopy{0, 0, 1, 33}}) {
+    step.copies = {copy};
+    CHECK_THROWS_AS(backend->run(step, logits.data()), std::invalid_argument);
+  }
+  step.copies = {{0, 1, 0, 32}};
+  backend->run(step, logits.data());
+  CHECK_THROWS_AS(backend->allocate_pages({-1}), std::bad_alloc);
+  CHECK_THROWS_AS(backend->allocate_pages({std::numeric_limits<int32_t>::max()}), std::bad_alloc);
 }
 
 }  // namespace

@@ -15,13 +15,13 @@ namespace {
 
 CountingConfig small() {
   CountingConfig config;
-  config.limits = {64, 4, 16, 64, 8, 1};
+  config.limits = {64, 4, 16, 64, 8};
   return config;
 }
 
 ExecutorConfig pool(int32_t pages) {
   ExecutorConfig config;
-  config.num_pages = pages;
+  config.num_pages = {pages};
   return config;
 }
 

@@ -1,6 +1,5 @@
 #include <doctest/doctest.h>
 
-#include <deque>
 #include <memory>
 #include <random>
 
@@ -14,8 +13,10 @@ namespace {
 constexpr int32_t kPage = 32;
 
 ModelLimits limits(int32_t batch, int32_t tokens, int32_t seq_len = 512) {
-  return {100, batch, tokens, seq_len, kPage, 1};
+  return {100, batch, tokens, seq_len, kPage};
 }
+
+ModelLimits roomy() { return limits(8, 256); }
 
 std::unique_ptr<Sequence> sequence(RequestId id, int32_t prompt, int32_t max_length) {
   auto s = std::make_unique<Sequence>();
@@ -36,8 +37,8 @@ std::vector<std::pair<int32_t, int32_t>> shares(const StepBatch& batch) {
 using Shares = std::vector<std::pair<int32_t, int32_t>>;
 
 TEST_CASE("decode comes first, prompts fill the rest in chunks that end on page borders") {
-  KvCache cache(100, kPage);
-  Scheduler scheduler(limits(8, 80), 0, 0, cache);
+  KvCache cache(roomy(), {100});
+  Scheduler scheduler(limits(8, 80), {}, cache);
   StepBatch batch;
   auto a = sequence(1, 10, 100), b = sequence(2, 100, 200), c = sequence(3, 5, 100);
   scheduler.add(a.get());
@@ -52,7 +53,7 @@ TEST_CASE("decode comes first, prompts fill the rest in chunks that end on page 
   REQUIRE(scheduler.schedule(batch));
   CHECK(shares(batch) == Shares{{1, 11}, {64, 64}, {5, 5}});
   CHECK(batch.logit_rows == std::vector<int32_t>{0, 69});
-  CHECK(scheduler.sampled()[1] == c.get());
+  CHECK(scheduler.logit_rows()[1].sequence == c.get());
   scheduler.complete();
   scheduler.append(*a, 7);
   scheduler.append(*c, 7);
@@ -61,12 +62,12 @@ TEST_CASE("decode comes first, prompts fill the rest in chunks that end on page 
   scheduler.complete();
   for (auto* s : {a.get(), b.get(), c.get()}) scheduler.finish(*s);
   CHECK(scheduler.empty());
-  CHECK(cache.num_available() == 100);
+  CHECK(cache.num_available(0) == 100);
 }
 
-TEST_CASE("the first in the queue waits for pages, and nobody overtakes it") {
-  KvCache cache(4, kPage);
-  Scheduler scheduler(limits(8, 256), 0, 0, cache);
+TEST_CASE("with max_overtakes 0 the first in the queue waits for pages, and nobody overtakes it") {
+  KvCache cache(roomy(), {4});
+  Scheduler scheduler(limits(8, 256), {.max_overtakes = 0}, cache);
   auto a = sequence(1, 40, 65), b = sequence(2, 40, 97), c = sequence(3, 1, 2);  // 2, 3, 1 pages
   for (auto* s : {a.get(), b.get(), c.get()}) scheduler.add(s);
   CHECK(scheduler.admit().size() == 1);
@@ -78,8 +79,8 @@ TEST_CASE("the first in the queue waits for pages, and nobody overtakes it") {
 }
 
 TEST_CASE("a sequence can be finished in every state") {
-  KvCache cache(8, kPage);
-  Scheduler scheduler(limits(1, 64), 0, 0, cache);
+  KvCache cache(roomy(), {8});
+  Scheduler scheduler(limits(1, 64), {}, cache);
   StepBatch batch;
   auto running = sequence(1, 100, 120), waiting = sequence(2, 100, 120);
   scheduler.add(running.get());
@@ -92,30 +93,46 @@ TEST_CASE("a sequence can be finished in every state") {
   scheduler.finish(*waiting);
   scheduler.finish(*running);
   CHECK(scheduler.empty());
-  CHECK(cache.num_available() == 8);
+  CHECK(cache.num_available(0) == 8);
 }
 
 TEST_CASE("a budget below one page is refused") {
-  KvCache cache(8, kPage);
-  CHECK_THROWS_AS(Scheduler(limits(4, 64), kPage - 1, 0, cache), EngineError);
-  CHECK_NOTHROW(Scheduler(limits(4, 64), kPage, 0, cache));
+  KvCache cache(roomy(), {8});
+  CHECK_THROWS_AS(Scheduler(limits(4, 64), {.max_num_tokens = kPage - 1}, cache), EngineError);
+  CHECK_THROWS_AS(Scheduler(limits(4, 64), {.max_overtakes = -1}, cache), EngineError);
+  CHECK_NOTHROW(Scheduler(limits(4, 64), {.max_num_tokens = kPage}, cache));
 }
 
-// The policy as the header words it, written again in the plainest way: who has how many rows in the next step.
+// guaranteed_no_evict, fcfs and first_come as docs/scheduling.md words them, written again in the plainest way: who has
+// how many rows in the next step.
 struct Naive {
   struct Item {
     RequestId id;
     int32_t prompt, max_length, length, computed, pages;
+    int32_t overtaken = 0;
   };
-  int32_t free_pages, budget, max_running;
-  std::deque<Item> waiting;
+  int32_t free_pages, budget, max_running, max_overtakes;
+  std::vector<Item> waiting;
   std::vector<Item> running;
 
+  // Admits one; false when nobody can come in.
+  bool admit_one() {
+    if (static_cast<int32_t>(running.size()) == max_running) return false;
+    for (size_t i = 0; i < waiting.size() && i < RequestQueue::kLookahead; ++i) {
+      if (waiting[i].pages <= free_pages) {
+        for (size_t j = 0; j < i; ++j) ++waiting[j].overtaken;
+        free_pages -= waiting[i].pages;
+        running.push_back(waiting[i]);
+        waiting.erase(waiting.begin() + static_cast<std::ptrdiff_t>(i));
+        return true;
+      }
+      if (waiting[i].overtaken >= max_overtakes) return false;
+    }
+    return false;
+  }
+
   std::vector<std::pair<RequestId, int32_t>> step() {
-    while (!waiting.empty() && static_cast<int32_t>(running.size()) < max_running && waiting[0].pages <= free_pages) {
-      free_pages -= waiting[0].pages;
-      running.push_back(waiting[0]);
-      waiting.pop_front();
+    while (admit_one()) {
     }
     std::vector<std::pair<RequestId, int32_t>> rows;
     int32_t left = budget;
@@ -148,10 +165,10 @@ struct Naive {
 void simulate(unsigned seed) {
   std::mt19937 random(seed);
   const auto pick = [&](int32_t low, int32_t high) { return low + static_cast<int32_t>(random() % (high - low + 1u)); };
-  const int32_t pages = pick(2, 12), budget = pick(kPage, 100), batch_size = pick(1, 6);
-  KvCache cache(pages, kPage);
-  Scheduler scheduler(limits(batch_size, budget), 0, 0, cache);
-  Naive naive{pages, budget, std::min(batch_size, budget - kPage + 1), {}, {}};
+  const int32_t pages = pick(2, 12), budget = pick(kPage, 100), batch_size = pick(1, 6), overtakes = pick(0, 3);
+  KvCache cache(roomy(), {pages});
+  Scheduler scheduler(limits(batch_size, budget), {.max_overtakes = overtakes}, cache);
+  Naive naive{pages, budget, std::min(batch_size, budget - kPage + 1), overtakes, {}, {}};
   std::vector<std::unique_ptr<Sequence>> all;
   StepBatch batch;
   int32_t to_come = 20;
@@ -173,18 +190,18 @@ void simulate(unsigned seed) {
     REQUIRE(any == !rows.empty());
     REQUIRE((any || scheduler.empty()));
     if (!any) continue;
-    check_step(batch, limits(batch_size, budget), pages);
-    const std::vector<Sequence*> sampled(scheduler.sampled().begin(), scheduler.sampled().end());
+    check_step(batch, limits(batch_size, budget), {pages});
+    const std::vector<LogitRow> sampled(scheduler.logit_rows().begin(), scheduler.logit_rows().end());
     scheduler.complete();
-    for (Sequence* s : sampled) {
-      if (s->length() + 1 < s->max_length) {
-        scheduler.append(*s, static_cast<TokenId>(s->id));
+    for (const LogitRow& row : sampled) {
+      if (row.sequence->length() + 1 < row.sequence->max_length) {
+        scheduler.append(*row.sequence, static_cast<TokenId>(row.sequence->id));
       } else {
-        scheduler.finish(*s);
+        scheduler.finish(*row.sequence);
       }
     }
   }
-  REQUIRE(cache.num_available() == pages);
+  REQUIRE(cache.num_available(0) == pages);
 }
 
 TEST_CASE("every step is what the plainest form of the policy says") {

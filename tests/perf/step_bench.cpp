@@ -34,13 +34,16 @@ struct Bench {
   // One step of `rows` tokens at `position` for sequences begin … end − 1.
   StepBatch step(int32_t begin, int32_t end, int32_t rows, int32_t position) {
     StepBatch step;
+    step.block_tables.resize(backend.limits().groups.size());
     for (int32_t i = begin; i < end; ++i) {
-      step.sequences.push_back(
-          {static_cast<int32_t>(step.tokens.size()), rows, position, static_cast<int32_t>(step.block_tables.size())});
+      step.sequences.push_back({static_cast<int32_t>(step.tokens.size()), rows, position,
+                                static_cast<int32_t>(step.block_tables[0].size())});
       for (int32_t r = 0; r < rows; ++r) {
         step.tokens.push_back(static_cast<TokenId>(random() % static_cast<uint32_t>(backend.limits().vocab_size)));
       }
-      for (int32_t j = 0; j < pages_each; ++j) step.block_tables.push_back(i * pages_each + j);
+      for (std::vector<PageId>& tables : step.block_tables) {
+        for (int32_t j = 0; j < pages_each; ++j) tables.push_back(i * pages_each + j);
+      }
       step.logit_rows.push_back(static_cast<int32_t>(step.tokens.size()) - 1);
     }
     return step;
@@ -55,7 +58,7 @@ int run(int argc, char** argv) {
   const auto backend = make_cpu_backend(file, threads);
   const ModelLimits& limits = backend->limits();
   Bench bench{*backend, batch, (context + rows + kPageTokens - 1) / kPageTokens};
-  backend->allocate_pages(batch * bench.pages_each);
+  backend->allocate_pages(std::vector<int32_t>(limits.groups.size(), batch * bench.pages_each));
   std::vector<float> logits(static_cast<size_t>(batch) * static_cast<size_t>(limits.vocab_size));
   for (int32_t i = 0; i < batch; ++i) {
     for (int32_t at = 0; at < context; at += limits.max_num_tokens) {

@@ -266,5 +266,5 @@ def test_folders_that_are_no_engine_are_refused(engine: Path, tmp_path: Path) ->
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(EngineError, match=r"has no rank0\.engine"):
         EngineLLM(tmp_path)
-    with pytest.raises(EngineError, match="one KV page takes"):
+    with pytest.raises(EngineError, match="one KV page of every layer takes"):
         EngineLLM(engine, kv_cache_memory=1000)

@@ -52,9 +52,9 @@ def limits(page_tokens: int = 32) -> runtime.ModelLimits:
 
 
 def test_the_pool_is_what_the_limits_can_use_within_the_budget() -> None:
-    assert num_pages(limits(), None, 1 << 40) == 16
-    assert num_pages(limits(), None, 100) == 6  # half of it
-    assert num_pages(limits(), 80, 1) == 10
-    assert num_pages(limits(), 8, 1) == 1
-    with pytest.raises(EngineError, match="one KV page takes 8 bytes, and there are 7"):
+    assert num_pages(limits(), None, 1 << 40) == [16]
+    assert num_pages(limits(), None, 100) == [6]  # half of it
+    assert num_pages(limits(), 80, 1) == [10]
+    assert num_pages(limits(), 8, 1) == [1]
+    with pytest.raises(EngineError, match="one KV page of every layer takes 8 bytes, and there are 7"):
         num_pages(limits(), 7, 1 << 40)

@@ -97,8 +97,8 @@ def test_a_copied_page_serves_as_well(engine, tokens, whole):
     first = Sequence()
     steps.step([(first, tokens[:50])], [])
     fork = Sequence(50, [first.pages[0], steps.free.pop()])
-    steps.engine.copy_page(first.pages[1], fork.pages[1], 18)
-    steps.step([(first, [7] * 30)], [])
+    # Copies come before what the step itself appends to the copied page.
+    steps.step([(first, [7] * 30)], [], copies=[(0, first.pages[1], fork.pages[1], 18)])
     assert steps.step([(fork, tokens[50:80])]).tobytes() == whole[50:80].tobytes()
 
 
@@ -130,7 +130,7 @@ def test_steps_that_break_a_limit_are_refused(engine):
         except ValueError:
             continue
         pytest.fail(f"accepted: {name}")
-    for page in (-1, 8):
-        with pytest.raises(ValueError, match="page"):
-            steps.engine.copy_page(0, page, 5)
+    for copy in ((0, 0, -1, 5), (0, 8, 0, 5), (1, 0, 1, 5), (-1, 0, 1, 5), (0, 0, 1, 33), (0, 0, 1, -1)):
+        with pytest.raises(ValueError, match="copy"):
+            forward(i32(1), i32([1, 0]), table, i32(0), i32(copy))
     assert steps.step([(Sequence(), [1, 2, 3])]).shape == (3, VOCAB)
