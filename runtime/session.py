@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from pathlib import Path
@@ -179,22 +180,23 @@ def num_pages(limits: native.ModelLimits, kv_cache_memory: int | None, available
     """Pages of each layer group's KV pool: what the engine's limits can use, within `kv_cache_memory` bytes or a share
     of `available`.
 
-    Memory that does not hold what the limits can use is divided so that every pool holds equally many typical
-    sequences, which are as long as TYPICAL_WINDOWS of the largest window, or max_seq_len if that is less. Pages take
-    memory when they are first written, so a pool that is never full costs less than its size. Raises EngineError when
-    there is no room for one page of every group.
+    Sequences of max_seq_len can use as many pages of full attention as they are long, and for a window a few only; but
+    cached prefixes are typically shorter. So pools with a window have at least what equally many *typical* sequences
+    hold, TYPICAL_WINDOWS of the largest window long (or max_seq_len, if that is less), and memory that does not hold
+    all that is divided so that every pool holds equally many typical sequences. Pages take memory when they are first
+    written. Raises EngineError when there is no room for one page of every group.
     """
     groups = limits.groups
     budget = int(available * KV_MEMORY_SHARE) if kv_cache_memory is None else kv_cache_memory
-    chunk = limits.max_num_tokens // limits.page_tokens
-    longest = [limits.max_batch_size * pages for pages in _pages(limits, limits.max_seq_len)]
-    wanted = [pages + (chunk if g.window else 0) for g, pages in zip(groups, longest, strict=True)]
     sizes = [max(1, group.page_bytes) for group in groups]
+    window = max(group.window for group in groups)
+    longest = _pages(limits, limits.max_seq_len)
+    typical = _pages(limits, min(limits.max_seq_len, TYPICAL_WINDOWS * window or limits.max_seq_len))
+    sequences = limits.max_batch_size * max(map(operator.truediv, longest, typical))  # typical ones, of all groups
+    wanted = [math.ceil(sequences * pages) for pages in typical]
     if sum(map(operator.mul, wanted, sizes)) > budget:
-        window = max(group.window for group in groups)
-        typical = _pages(limits, min(limits.max_seq_len, TYPICAL_WINDOWS * window or limits.max_seq_len))
         sequences = budget / sum(map(operator.mul, typical, sizes))
-        wanted = [min(most, int(sequences * pages)) for most, pages in zip(wanted, typical, strict=True)]
+        wanted = [int(sequences * pages) for pages in typical]
     if min(wanted) < 1:
         raise EngineError(
             f"one KV page of every layer takes {sum(sizes)} bytes, and there are {budget} for the KV cache; give it "

@@ -212,7 +212,9 @@ def test_each_cache_dtype_gives_the_logits_of_the_reference(dtype: str, tmp_path
     memory = json.loads((tmp_path / "engine" / "config.json").read_bytes())["memory"]
     scales = 4 if dtype in ("int8", "fp8") else 0
     assert memory["kv_per_sequence_bytes"] == 2 * 2 * 2 * (40 * KV_DTYPES[dtype].itemsize + scales) * 128
-    assert memory["kv_per_sequence_bytes"] == 4 * Steps(tmp_path / "engine").engine.limits.page_bytes
+    assert memory["kv_per_sequence_bytes"] == 4 * sum(
+        g.page_bytes for g in Steps(tmp_path / "engine").engine.limits.groups
+    )
 
 
 def test_estimates_are_recorded(tied: Path, tmp_path: Path) -> None:

@@ -58,3 +58,15 @@ def test_the_pool_is_what_the_limits_can_use_within_the_budget() -> None:
     assert num_pages(limits(), 8, 1) == [1]
     with pytest.raises(EngineError, match="one KV page of every layer takes 8 bytes, and there are 7"):
         num_pages(limits(), 7, 1 << 40)
+
+
+def test_pools_of_layer_groups_hold_equally_many_typical_sequences() -> None:
+    # Four windows of 64 tokens are 8 pages of full attention; in the window, with a page of rows, are 4 at most.
+    backend = runtime.CountingBackend(max_batch_size=4, max_seq_len=1024, max_num_tokens=64, windows=[0, 64])
+    assert num_pages(backend.limits, None, 1 << 40) == [4 * 32, 4 * 32 * 4 // 8]
+    assert num_pages(backend.limits, 12 * 8 * 5, 0) == [8 * 5, 4 * 5]
+    with pytest.raises(EngineError, match="one KV page of every layer takes 16 bytes, and there are 15"):
+        num_pages(backend.limits, 15, 0)
+    # Where the window is never full, it is as if there were none; without full attention the window is all there is.
+    backend = runtime.CountingBackend(max_batch_size=4, max_seq_len=128, max_num_tokens=64, windows=[64])
+    assert num_pages(backend.limits, None, 1 << 40) == [16]

@@ -40,6 +40,20 @@ def _moe_row(op: PlanOp, hidden: int) -> int:
     return 4 * (top_k * (2 * hidden + size) + hidden + shared)
 
 
+def _kv_pages(plan: Plan) -> int:
+    """Pages of one layer, summed over the layers, that a sequence of max_seq_len tokens holds at a time.
+
+    Where attention has a window, these are the pages of the window and of a page of rows behind it.
+    """
+    longest = int(plan.attributes["max_seq_len"])
+    whole = -(-longest // PAGE_TOKENS)
+    pages = dict.fromkeys(range(int(plan.attributes["num_layers"])), whole)
+    for op in plan.ops:
+        if op.kernel == "paged_attention" and 0 < (window := int(op.attributes["window"])) < longest:
+            pages[int(op.attributes["layer"])] = min(whole, (window + 2 * PAGE_TOKENS - 3) // PAGE_TOKENS + 1)
+    return sum(pages.values())
+
+
 def estimate(plan: Plan, sections: Iterable[Section]) -> MemoryNeed:
     """`kv_per_sequence`: KV pages of one sequence of max_seq_len tokens. What is not packed is written from its map."""
     listed = list(sections)
@@ -57,11 +71,11 @@ def estimate(plan: Plan, sections: Iterable[Section]) -> MemoryNeed:
         width = buffer.columns * (1 if buffer.dtype == "i8" else 4)
         slots[buffer.slot] = max(slots.get(buffer.slot, 0), width * integer("max_num_tokens"))
     most_moe = max((_moe_row(op, integer("hidden_size")) for op in plan.ops), default=0)
-    token = integer("num_layers") * integer("num_kv_heads") * kv_bytes(integer("head_size"), str(a["kv_cache_dtype"]))
+    token = integer("num_kv_heads") * kv_bytes(integer("head_size"), str(a["kv_cache_dtype"]))  # of one layer
     return MemoryNeed(
         weights=sum(section.length for section in listed),
         activations=sum(slots.values()) + integer("max_num_tokens") * most_moe,
         logits=4 * integer("vocab_size") * integer("max_batch_size"),
-        kv_per_sequence=token * -(-integer("max_seq_len") // PAGE_TOKENS) * PAGE_TOKENS,
+        kv_per_sequence=token * PAGE_TOKENS * _kv_pages(plan),
         build=PACK_COPIES * max(packed) + PACK_OVERHEAD,
     )
