@@ -115,6 +115,11 @@ _SAMPLING = (
     "seed",
     "include_stop_str_in_output",
     "ignore_eos",
+    "logprobs",
+    "prompt_logprobs",
+    "echo",
+    "n",
+    "best_of",
 )
 
 
@@ -168,8 +173,31 @@ def sampling_options(command: F) -> F:
     return command
 
 
+def output_options(command: F) -> F:
+    """How many outputs a prompt has, and what they tell."""
+    for option in (
+        click.option("--echo", is_flag=True, help="The answer begins with the prompt."),
+        click.option(
+            "--prompt-logprobs",
+            type=click.IntRange(0),
+            help="With JSON: log-probabilities of the prompt's tokens, and of the N most likely ones.",
+        ),
+        click.option(
+            "--logprobs",
+            type=click.IntRange(0),
+            help="With JSON: log-probabilities of each token, and of the N most likely ones.",
+        ),
+        click.option(
+            "--best-of", type=click.IntRange(1), help="Make so many answers, and give the --n most likely ones."
+        ),
+        click.option("--n", type=click.IntRange(1), help="Answers to a prompt; several need a --temperature."),
+    ):
+        command = option(command)
+    return command
+
+
 def sampling_params(llm: Any, options: dict[str, Any]) -> Any:
-    """SamplingParams of the options of `sampling_options` that were given, over the model's defaults."""
+    """SamplingParams of the options of `sampling_options` and `output_options`, over the model's defaults."""
     given = {name: options[name] for name in _SAMPLING if options.get(name) is not None and options[name] is not False}
     given |= {name: list(options[name]) for name in ("stop", "bad_words") if options[name]}
     if options["logit_bias"]:

@@ -14,6 +14,7 @@ from precast.cli.options import (
     chat_template_option,
     load_llm,
     model_options,
+    output_options,
     runtime_options,
     sampling_options,
     sampling_params,
@@ -38,6 +39,7 @@ from precast.errors import PrecastError
 @model_options
 @chat_template_option
 @sampling_options
+@output_options
 @runtime_options
 def command(
     model: str,
@@ -59,6 +61,7 @@ def command(
       precast run demo "What is the capital of France?"
       precast run engine "Tell me a story" --max-tokens 200 --temperature 0.7 --seed 1
       precast run engine - --json < question.txt
+      precast run engine "A name for a cat:" --raw --n 3 --temperature 1 --max-tokens 8
       precast run engine --input-file prompts.jsonl --output-file answers.jsonl
     """
     if prompt is None and input_file is None:
@@ -69,13 +72,17 @@ def command(
         raise click.UsageError("--output-file needs --input-file")
     if input_file is not None and output_file is not None and output_file.resolve() == input_file.resolve():
         raise click.UsageError("--output-file would overwrite --input-file")
+    if input_file is None and not as_json and (options["logprobs"], options["prompt_logprobs"]) != (None, None):
+        raise click.UsageError("--logprobs and --prompt-logprobs need --json or --input-file")
     prompts = [_text(prompt)] if input_file is None else _lines(input_file)
     with load_llm(model, options) as llm:
         params = sampling_params(llm, options)
         if llm.has_chat_template and not raw:
             prompts = [[{"role": "user", "content": p}] if isinstance(p, str) else p for p in prompts]
-        if input_file is None and not as_json:
+        if input_file is None and not as_json and (params.n or 1) == (params.best_of or 1) == 1:
             return _stream(llm, prompts[0], params, stats, options["max_tokens"])
+        if input_file is None and not as_json:
+            return _print_all(llm, prompts[0], params, stats)
         return _answer_all(llm, prompts, params, stats, output_file)
 
 
@@ -92,6 +99,18 @@ def _stream(llm: Any, prompt: Any, params: Any, stats: bool, max_tokens: int | N
     return 0
 
 
+def _print_all(llm: Any, prompt: Any, params: Any, stats: bool) -> int:
+    """Prints several answers, each behind its number; 1 when one failed."""
+    (answer,) = llm.generate([prompt], params)
+    for output in answer.outputs:
+        click.echo(f"[{output.index}] {output.text}")
+    if stats:
+        click.echo(answer.stats_line(), err=True)
+    if answer.error is not None:
+        raise PrecastError(answer.error)
+    return 0
+
+
 def _answer_all(llm: Any, prompts: list[Any], params: Any, stats: bool, output_file: Path | None) -> int:
     """A JSON line for each prompt, in order, as soon as it and those before it are answered; 1 when one failed."""
     failed = 0
@@ -101,7 +120,7 @@ def _answer_all(llm: Any, prompts: list[Any], params: Any, stats: bool, output_f
         for output in chain((first,), answers):
             out.write(json.dumps(output.to_json(), ensure_ascii=False) + "\n")
             out.flush()
-            failed += output.finish_reason == "error"
+            failed += output.error is not None
             if stats:
                 click.echo(output.stats_line(), err=True)
     if failed:

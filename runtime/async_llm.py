@@ -63,7 +63,7 @@ class AsyncLLM(BaseLLM):
             for request in requests:
                 request.cancel()
         for output in outputs:
-            if output.finish_reason == "error" and isinstance(self._session.failure(output), EngineError):
+            if output.error is not None and isinstance(self._session.failure(output), EngineError):
                 raise self._session.failure(output)
         return outputs
 
@@ -126,7 +126,7 @@ class AsyncLLM(BaseLLM):
 
     def _submit(self, ids: list[int], params: SamplingParams, stream: bool, options: RequestOptions) -> _Request:
         self._watch()
-        request = _Request(self, self._session.submit(ids, params, stream, options), ids, params.logprobs is not None)
+        request = _Request(self, self._session.submit(ids, params, stream, options), ids, params, stream)
         self._pending[request.id] = request.deltas  # deltas are routed by this thread, so none was missed
         return request
 
@@ -154,18 +154,23 @@ class AsyncLLM(BaseLLM):
 
 
 class _Request:
-    def __init__(self, llm: AsyncLLM, request_id: int, prompt_ids: list[int], with_logprobs: bool) -> None:
+    def __init__(
+        self, llm: AsyncLLM, request_id: int, prompt_ids: list[int], params: SamplingParams, stream: bool
+    ) -> None:
         self.id = request_id
         self.deltas: asyncio.Queue[native.OutputDelta] = asyncio.Queue()
         self.finished = False
         self._llm = llm
         self._prompt_ids = prompt_ids
-        self._with_logprobs = with_logprobs
+        self._params = params
+        self._stream = stream
 
     async def next(self) -> RequestOutput:
-        delta = await self.deltas.get()
-        self.finished = delta.finished
-        return RequestOutput.of(delta, self._prompt_ids, self._with_logprobs)
+        deltas = [await self.deltas.get()]
+        while not self._stream and not deltas[-1].finished:
+            deltas.append(await self.deltas.get())
+        self.finished = deltas[-1].finished
+        return RequestOutput.of(deltas, self._prompt_ids, self._params)
 
     def cancel(self) -> None:
         if not self.finished:

@@ -71,6 +71,6 @@ class BaseLLM:
         return self._session.prompt_ids(prompt)
 
     def _checked(self, output: RequestOutput) -> RequestOutput:
-        if output.finish_reason == "error":
+        if output.error is not None:
             raise self._session.failure(output)
         return output

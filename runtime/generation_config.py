@@ -18,6 +18,7 @@ _DEFAULTS = {
 
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "num_beams": (1,),
+    "num_return_sequences": (1,),
     "penalty_alpha": (0,),
     "dola_layers": (),
     "no_repeat_ngram_size": (0,),

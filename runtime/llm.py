@@ -80,7 +80,7 @@ class LLM(BaseLLM):
                     raise named(error, index, len(prepared)) from None
             for request in pending:
                 output = request.next()
-                if output.finish_reason == "error" and isinstance(self._session.failure(output), EngineError):
+                if output.error is not None and isinstance(self._session.failure(output), EngineError):
                     raise self._session.failure(output)
                 yield output
         finally:
@@ -158,21 +158,24 @@ class Stream(Iterator[RequestOutput]):
 class _Pending:
     """A request's outputs, as the router brings them."""
 
-    def __init__(self, executor: native.Executor, prompt_ids: list[int], with_logprobs: bool) -> None:
+    def __init__(self, executor: native.Executor, prompt_ids: list[int], params: SamplingParams, stream: bool) -> None:
         self.deltas: queue.SimpleQueue[native.OutputDelta] = queue.SimpleQueue()
         self.id = 0
         self._executor = executor
         self._prompt_ids = prompt_ids
-        self._with_logprobs = with_logprobs
+        self._params = params
+        self._stream = stream
         self.finished = False
 
     def next(self) -> RequestOutput:
-        """Waits for the next output. Raises EngineError in a forked process, where none will come."""
+        """Waits for the next part of a stream, else for all outputs. Raises EngineError in a forked process."""
         if not self._executor.is_here:
             self._executor.stats()  # says so
-        delta = self.deltas.get()
-        self.finished = delta.finished
-        return RequestOutput.of(delta, self._prompt_ids, self._with_logprobs)
+        deltas = [self.deltas.get()]
+        while not self._stream and not deltas[-1].finished:
+            deltas.append(self.deltas.get())
+        self.finished = deltas[-1].finished
+        return RequestOutput.of(deltas, self._prompt_ids, self._params)
 
     def cancel(self) -> None:
         """Cancels the request unless its last output was taken; nothing more comes then."""
@@ -200,7 +203,7 @@ class _Router:
         """Raises RequestError when the request is refused, EngineError in a forked process."""
         if not self._executor.is_here:
             self._executor.stats()  # says so; the lock may have been held at the fork
-        pending = _Pending(self._executor, ids, params.logprobs is not None)
+        pending = _Pending(self._executor, ids, params, stream)
         with self._lock:
             pending.id = session.submit(ids, params, stream, options)
             self._pending[pending.id] = pending
@@ -245,5 +248,5 @@ def self_check(engine: Path) -> None:
         vocab, room = llm.limits.vocab_size, llm.limits.max_seq_len
         prompts = [[i * 7919 % vocab for i in range(min(n, room - 1))] for n in (3, 40)]
         for output in llm.generate(prompts, SamplingParams(max_tokens=2, temperature=0, ignore_eos=True)):
-            if output.finish_reason == "error":
+            if output.error is not None:
                 raise EngineError(f"the engine {engine} was built and does not work: {output.error}")

@@ -59,6 +59,14 @@ class SamplingParams:
     """Neither a stop token nor a stop text ends the output before. Default: 0."""
     logprobs: int | None = None
     """Log-probabilities of each token and of the n most likely ones, 0 to 64. Default: none."""
+    prompt_logprobs: int | None = None
+    """The same of the prompt's tokens. Default: with `echo` what `logprobs` says, else none."""
+    echo: bool = False
+    """The output begins with the prompt."""
+    n: int | None = None
+    """Outputs, 1 to 128. More than one need a temperature. Default: 1."""
+    best_of: int | None = None
+    """Sequences, n to 128, of which the n of the highest cumulative_logprob are the outputs. Default: n."""
     skip_special_tokens: bool = True
     """Leave special tokens out of the text."""
     use_beam_search: bool = False
@@ -71,6 +79,9 @@ class SamplingParams:
             ("top_k", _INT32_MAX),
             ("min_tokens", _INT32_MAX),
             ("logprobs", _INT32_MAX),
+            ("prompt_logprobs", _INT32_MAX),
+            ("n", _INT32_MAX),
+            ("best_of", _INT32_MAX),
             ("seed", 2**64 - 1),
         ):
             _check_whole(name, getattr(self, name), most)
@@ -80,7 +91,7 @@ class SamplingParams:
             value = getattr(self, name)
             if value is not None and not isinstance(value, Sequence):
                 raise RequestError(f"{name} is {value!r}; it must be a list")
-        for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "use_beam_search"):
+        for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "echo", "use_beam_search"):
             if not isinstance(getattr(self, name), bool):
                 raise RequestError(f"{name} is {getattr(self, name)!r}; it must be True or False")
         if self.use_beam_search:
@@ -128,6 +139,10 @@ class SamplingParams:
         """`bad_words` as a list."""
         return [self.bad_words] if isinstance(self.bad_words, str) else list(self.bad_words or ())
 
+    def scores_tokens(self) -> bool:
+        """Whether every sampled token has a log-probability."""
+        return self.logprobs is not None or (self.best_of or 1) > (self.n or 1)
+
     def over(self, defaults: SamplingParams) -> SamplingParams:
         """These parameters, with `defaults` where they are None."""
         absent = {f.name: getattr(defaults, f.name) for f in fields(self) if getattr(self, f.name) is None}
@@ -162,6 +177,10 @@ class SamplingParams:
         out.ignore_eos = self.ignore_eos
         out.min_tokens = self.min_tokens or 0
         out.logprobs = self.logprobs
+        out.prompt_logprobs = self.prompt_logprobs
+        out.echo = self.echo
+        out.n = 1 if self.n is None else self.n
+        out.best_of = self.best_of
         out.skip_special_tokens = self.skip_special_tokens
         out.stream = stream
         return out

@@ -64,8 +64,8 @@ def process(
 def weights(row: Row, temperature: float) -> list[int]:
     """floor(2^40 · e^((logit − maximum) / temperature)) of logits f32 [vocab], with the exponential of `_exp`."""
     with np.errstate(over="ignore"):  # an infinite depth weighs nothing
-        depth = (row.max() - row) * np.float32(1.0 / temperature)
-    return [int(w) for w in _exp(-depth) * np.float32(WEIGHT_OF_BEST)]
+        depth = (row - row.max()) * np.float32(1.0 / temperature)
+    return [int(w) for w in _exp(depth) * np.float32(WEIGHT_OF_BEST)]
 
 
 def choose(
@@ -113,14 +113,33 @@ def log_softmax(logits: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
 def _exp(x: Row) -> Row:
     """e^x for x ≤ 0 within 1e-6, every operation rounded to f32; x below −87 counts as −87.
 
-    2^n · e^r with n = x / ln 2 rounded to the nearest integer, and the Taylor polynomial of degree 7 for e^r.
+    2^n · e^r with n = x / ln 2 rounded to the nearest integer, and the Taylor polynomial of degree 6 for e^r.
     """
     f = np.float32
     x = np.maximum(x, f(-87))
     shift = f(2**23 + 2**22)
-    n = (x * f(1.44269504) + shift) - shift
-    r = (x - n * f(0.693145752)) - n * f(1.42860677e-6)
-    p = np.full_like(x, f(1) / f(5040))
-    for c in (f(1) / f(720), f(1) / f(120), f(1) / f(24), f(1) / f(6), f(0.5), f(1), f(1)):
-        p = p * r + c
+    n = _fma(x, f(1.44269504), shift) - shift
+    r = _fma(-n, f(1.42860677e-6), _fma(-n, f(0.693145752), x))
+    p = np.full_like(x, f(1) / f(720))
+    for c in (f(1) / f(120), f(1) / f(24), f(1) / f(6), f(0.5), f(1), f(1)):
+        p = _fma(p, r, c)
     return np.asarray(np.ldexp(p, n.astype(np.int32)), np.float32)
+
+
+def _fma(a: Row, b: np.float32 | Row, c: np.float32 | Row) -> Row:
+    """a · b + c of f32, rounded once.
+
+    The product is exact in f64. The sum is not always, and rounding its f64 to f32 would round twice: where something
+    was lost, the f64 is made odd (S. Boldo and G. Melquiond, "Emulation of FMA and correctly rounded sums: proved
+    algorithms using rounding to odd", 2008), so that it lies on no border of f32.
+    """
+    product, addend = np.float64(a) * np.float64(b), np.float64(c)
+    total = product + addend
+    rest = total - product
+    lost = (product - (total - rest)) + (addend - rest)  # exact (D. Knuth's two-sum)
+    bits = np.asarray(total).view(np.int64)
+    even = (bits & 1) == 0
+    toward_zero = (lost < 0) == (total > 0)  # the exact sum is nearer to zero than `total`
+    odd = np.where(toward_zero, bits - 1, bits + 1)
+    fixed = np.where((lost != 0) & even, odd, bits).view(np.float64)
+    return np.asarray(fixed, np.float32)

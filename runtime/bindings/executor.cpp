@@ -88,6 +88,8 @@ void bind_params(nb::module_& m) {
       .def_rw("ignore_eos", &SamplingParams::ignore_eos)
       .def_rw("skip_special_tokens", &SamplingParams::skip_special_tokens)
       .def_rw("logprobs", &SamplingParams::logprobs, nb::for_setter(nb::arg("value").none()))
+      .def_rw("prompt_logprobs", &SamplingParams::prompt_logprobs, nb::for_setter(nb::arg("value").none()))
+      .def_rw("echo", &SamplingParams::echo)
       .def_rw("n", &SamplingParams::n)
       .def_rw("best_of", &SamplingParams::best_of, nb::for_setter(nb::arg("value").none()))
       .def_rw("stream", &SamplingParams::stream)
@@ -103,10 +105,18 @@ void bind_outputs(nb::module_& m) {
       .def_ro("top", &TokenLogprobs::top);
   nb::class_<OutputDelta>(m, "OutputDelta", "What one step adds to one request's output.")
       .def_ro("id", &OutputDelta::id)
+      .def_ro("index", &OutputDelta::index)
       .def_ro("token_ids", &OutputDelta::token_ids)
+      .def_ro("num_echoed", &OutputDelta::num_echoed)
       .def_ro("text", &OutputDelta::text)
       .def_ro("logprobs", &OutputDelta::logprobs)
-      .def_prop_ro("finished", [](const OutputDelta& d) { return d.finish_reason != FinishReason::none; })
+      .def_prop_ro("prompt_logprobs",
+                   [](const OutputDelta& d) -> std::optional<std::vector<TokenLogprobs>> {
+                     if (d.prompt_logprobs == nullptr) return std::nullopt;
+                     return *d.prompt_logprobs;
+                   })
+      .def_ro("cumulative_logprob", &OutputDelta::cumulative_logprob)
+      .def_ro("finished", &OutputDelta::request_finished, "Whether this is the request's last.")
       .def_prop_ro("finish_reason",
                    [](const OutputDelta& d) -> std::optional<std::string> {
                      const char* name = name_of(d.finish_reason);

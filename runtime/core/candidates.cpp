@@ -9,13 +9,7 @@ namespace precast {
 namespace {
 
 constexpr size_t kBuckets = 256;
-
-// Buckets of ranks, narrow near the first and wider below; `distance` counts floats between a logit and the highest.
-size_t bucket_of(uint64_t distance) {
-  if (distance < 8) return distance;
-  const int width = std::bit_width(distance);
-  return static_cast<size_t>(width - 3) * 8 + ((distance >> (width - 4)) & 7);
-}
+constexpr size_t kFew = 64;
 
 }  // namespace
 
@@ -53,17 +47,10 @@ void Candidates::keep_first(size_t count) {
 
 // Buckets narrow the choice to a few tokens; partition finds the border among those.
 void Candidates::keep_weight(uint64_t weight) {
-  uint64_t first = 0;
-  for (const Candidate& token : tokens_) first = std::max(first, token.key);
-  const auto bucket = [first](const Candidate& token) { return bucket_of((first >> 32) - (token.key >> 32)); };
-  std::array<uint64_t, kBuckets> weights{};
-  for (const Candidate& token : tokens_) weights[bucket(token)] += token.weight;
-  size_t b = 0;
-  while (b < kBuckets && weights[b] < weight) weight -= weights[b++];
-  if (b == kBuckets) return;
-  border_.clear();
-  std::ranges::copy_if(tokens_, std::back_inserter(border_),
-                       [&](const Candidate& token) { return bucket(token) == b; });
+  if (weight > this->weight()) return;
+  std::span<const Candidate> choice = tokens_;  // the border lies in it; `weight` is what it must still give
+  while (choice.size() > kFew && narrow(choice, weight)) choice = border_;
+  if (choice.data() == tokens_.data()) border_ = tokens_;
   auto low = border_.begin(), high = border_.end();  // the border lies in [low, high); all before low is kept
   while (high - low > 1) {
     const auto middle = low + (high - low) / 2;
@@ -78,6 +65,27 @@ void Candidates::keep_weight(uint64_t weight) {
     }
   }
   keep_from(low->key);
+}
+
+// Leaves the bucket of logits that has the border in border_; false when `choice` has a single logit.
+bool Candidates::narrow(std::span<const Candidate> choice, uint64_t& weight) {
+  uint64_t first = 0, last = ~uint64_t{0};
+  for (const Candidate& token : choice) {
+    first = std::max(first, token.key >> 32);
+    last = std::min(last, token.key >> 32);
+  }
+  if (first == last) return false;
+  const int shift = std::max(0, static_cast<int>(std::bit_width(first - last)) - 8);
+  std::array<uint64_t, kBuckets> weights{};
+  for (const Candidate& token : choice) weights[(first - (token.key >> 32)) >> shift] += token.weight;
+  size_t b = 0;
+  while (weights[b] < weight) weight -= weights[b++];
+  scratch_.clear();
+  for (const Candidate& token : choice) {
+    if ((first - (token.key >> 32)) >> shift == b) scratch_.push_back(token);
+  }
+  std::swap(scratch_, border_);
+  return true;
 }
 
 void Candidates::drop_below(uint64_t least) {

@@ -18,7 +18,7 @@ class Candidates {
 
   // Keeps the first `count` of the ranking.
   void keep_first(size_t count);
-  // Keeps the shortest beginning of the ranking whose weight is at least `weight`; all, if there is none.
+  // Keeps the shortest beginning of the ranking whose weight is at least `weight` ≥ 1; all, if there is none.
   void keep_weight(uint64_t weight);
   // Keeps the tokens that weigh at least `least`.
   void drop_below(uint64_t least);
@@ -32,9 +32,10 @@ class Candidates {
     uint64_t weight;
   };
   void keep_from(uint64_t last_key);
+  bool narrow(std::span<const Candidate> choice, uint64_t& weight);
 
   std::vector<Candidate> tokens_;  // in rising id
-  std::vector<Candidate> border_;
+  std::vector<Candidate> border_, scratch_;
   std::vector<uint64_t> keys_;
   std::vector<int32_t> ids_;
   std::vector<float> logits_;

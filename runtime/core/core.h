@@ -5,7 +5,9 @@
 #pragma once
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -40,12 +42,16 @@ struct SamplingParams {
   bool ignore_eos = false;                      // the engine's eos tokens do not end the request
   bool skip_special_tokens = true;              // special tokens are not part of the text
   std::optional<int32_t> logprobs;              // log-probability of each token, and of the n most likely ones
+  std::optional<int32_t> prompt_logprobs;       // the same of the prompt's tokens, its first excepted
+  bool echo = false;                            // the output begins with the prompt
   int32_t n = 1;                                // outputs
   std::optional<int32_t> best_of;  // sequences, of which those n of the highest cumulative logprob are the outputs
   bool stream = true;              // false: one output, when finished
 
   int32_t num_sequences() const { return best_of.value_or(n); }
   bool ranks_sequences() const { return num_sequences() > n; }
+  // Of how many most likely tokens the logprobs of the prompt tell; absent: none are wanted.
+  std::optional<int32_t> scored_prompt_tokens() const { return prompt_logprobs || !echo ? prompt_logprobs : logprobs; }
 };
 
 // What a request asks of scheduler and cache. No token depends on it.
@@ -199,19 +205,26 @@ struct TokenLogprobs {
   std::vector<TokenLogprob> top;  // the most likely tokens, best first; equal logits: lowest id first
 };
 
-// What one step adds to one request's output. Concatenated over a request: its whole output.
+// What one step adds to one output of a request. Concatenated over the deltas of an index: that whole output.
 struct OutputDelta {
   RequestId id = 0;
-  std::vector<TokenId> token_ids;
+  int32_t index = 0;                    // which of the request's outputs
+  std::vector<TokenId> token_ids;       // with echo, the first delta's begin with the prompt
+  int32_t num_echoed = 0;               // how many of token_ids are the prompt's
   std::string text;                     // valid UTF-8
-  std::vector<TokenLogprobs> logprobs;  // one for each of token_ids when asked for, else empty
+  std::vector<TokenLogprobs> logprobs;  // one for each of token_ids behind the prompt's when asked for, else empty
+  // In the first delta of each output, when asked for: of prompt token 1, 2, …
+  std::shared_ptr<const std::vector<TokenLogprobs>> prompt_logprobs;
+  double cumulative_logprob = 0;  // of all sampled so far; 0 unless logprobs or best_of ask for it
   FinishReason finish_reason = FinishReason::none;
   std::string error;        // one sentence, FinishReason::error only
   std::string stop_string;  // which stop string ended the request, or empty
   TokenId stop_token = -1;  // which stop token ended the request, or −1
   int32_t prompt_tokens = 0;
-  int32_t cached_tokens = 0;      // prompt tokens that were not computed again
-  int32_t completion_tokens = 0;  // sampled so far: with the stop token, and with what a stop string cut off
+  int32_t cached_tokens = 0;  // prompt tokens that were not computed again
+  // Sampled so far, for all outputs together: with the stop tokens, and with what stop strings cut off.
+  int32_t completion_tokens = 0;
+  bool request_finished = false;  // the request's last delta
   uint64_t seed = 0;
   double queue_seconds = 0;        // from enqueue to admission
   double first_token_seconds = 0;  // from enqueue to the first token; 0: none yet
@@ -236,6 +249,12 @@ class Backend {
   // Does the copies, appends K/V of every row to its pages, and writes logits [S][vocab_size]. A row's logits depend on
   // its sequence alone. Throws std::invalid_argument for a batch that breaks an invariant or a limit (step_check.h).
   virtual void run(const StepBatch& batch, float* logits) = 0;
+  // Calls fn(item, thread) for item 0 … count − 1, in any order, on threads that `run` does not need meanwhile;
+  // 0 ≤ thread < num_threads(), and no two calls at a time have the same one. fn must not throw.
+  virtual int num_threads() const { return 1; }
+  virtual void parallel_for(int count, const std::function<void(int item, int thread)>& fn) {
+    for (int item = 0; item < count; ++item) fn(item, 0);
+  }
 };
 
 }  // namespace precast

@@ -132,6 +132,11 @@ class CpuBackend final : public Backend {
 
   const ModelLimits& limits() const override { return context_.model.limits; }
 
+  int num_threads() const override { return context_.pool.num_threads(); }
+  void parallel_for(int count, const std::function<void(int, int)>& fn) override {
+    context_.pool.parallel_for(count, fn);
+  }
+
   void allocate_pages(const std::vector<int32_t>& num_pages) override {
     if (num_pages.size() != context_.pools.size()) throw std::invalid_argument("every layer group needs a KV pool");
     for (size_t g = 0; g < num_pages.size(); ++g) {

@@ -24,7 +24,7 @@ Executor::Executor(std::shared_ptr<Backend> backend, ExecutorConfig config, std:
       vocab_(std::move(vocab)),
       cache_(limits_, config_.num_pages, config_.kv_events),
       scheduler_(limits_, config_.scheduler, cache_),
-      sampler_(limits_.vocab_size),
+      sampler_(limits_.vocab_size, backend_->num_threads()),
       cache_events_(config_.kv_events) {
   for (const int32_t pages : config_.num_pages) {
     if (pages < 1) throw EngineError("the KV pool has no pages; give it more memory (--kv-cache-memory)");
@@ -181,34 +181,32 @@ bool Executor::intake() {
 }
 
 void Executor::enter(Request&& request) {
-  auto live = std::make_unique<Live>(Live{Sequence{}, Output(request, config_.eos_token_ids, vocab_)});
-  Sequence& sequence = live->sequence;
-  sequence.id = request.id;
-  sequence.num_prompt = static_cast<int32_t>(request.prompt.size());
-  sequence.max_length = request.max_length;
-  sequence.tokens = std::move(request.prompt);
-  sequence.priority = request.options.priority;
-  sequence.cache_priority = request.options.cache_priority;
-  if (config_.enable_prefix_caching) sequence.cache_key = shared_cache_key(request.options.cache_salt);
-  Live& entered = *live_.emplace(request.id, std::move(live)).first->second;
-  if (sequence.max_length > sequence.num_prompt) {
+  const RequestId id = request.id;
+  const RequestOptions options = request.options;
+  auto made = std::make_unique<LiveRequest>(std::move(request), config_.eos_token_ids, vocab_);
+  LiveRequest& live = *live_.emplace(id, std::move(made)).first->second;
+  if (live.num_running() == 0) return finish(live, FinishReason::length, {});
+  for (LiveRequest::Member& member : live.members().first(live.num_running())) {
+    Sequence& sequence = member.sequence;
+    sequence.priority = options.priority;
+    sequence.cache_priority = options.cache_priority;
+    if (config_.enable_prefix_caching) {
+      sequence.cache_key = shared_cache_key(options.cache_salt);
+    } else if (live.num_running() > 1) {
+      sequence.cache_key = private_cache_key(id);
+    }
     scheduler_.add(&sequence);
-  } else {  // max_tokens 0
-    entered.output.finish(FinishReason::length);
-    deliver(entered);
   }
 }
 
 void Executor::cancel_now(RequestId id) {
   const auto found = live_.find(id);
-  if (found == live_.end()) return;
-  found->second->output.finish(FinishReason::cancelled);
-  deliver(*found->second);
+  if (found != live_.end()) finish(*found->second, FinishReason::cancelled, {});
 }
 
 void Executor::step() {
   for (Sequence* sequence : scheduler_.admit()) {
-    if (sequence->num_pauses == 0) live_.at(sequence->id)->output.admitted(Clock::now());
+    if (sequence->num_pauses == 0) live_.at(sequence->id)->member(*sequence).output.admitted(Clock::now());
   }
   if (scheduler_.schedule(batch_)) {
     backend_->run(batch_, logits_.get());
@@ -224,36 +222,69 @@ void Executor::step() {
 }
 
 void Executor::sample() {
-  float* row = logits_.get();
+  samples_.clear();
+  float* logits = logits_.get();
   for (const auto [sequence, position] : scheduler_.logit_rows()) {
-    Live& live = *live_.at(sequence->id);
-    const SamplingParams& params = live.output.params();
-    const uint64_t random = random_bits(*params.seed, 0, static_cast<uint32_t>(sequence->length()));
-    Sample sample =
-        sampler_.sample({row, static_cast<size_t>(limits_.vocab_size)}, params, random, live.output.processors());
-    row += limits_.vocab_size;
-    if (sample.error != nullptr) {
-      live.output.finish(FinishReason::error, sample.error);
+    const Output& output = live_.at(sequence->id)->member(*sequence).output;
+    SampleTask& task = samples_.emplace_back();
+    task.request = sequence->id;
+    task.index = sequence->index;
+    task.logits = {logits, static_cast<size_t>(limits_.vocab_size)};
+    task.params = &output.params();
+    if (position < sequence->length() - 1) {
+      task.prompt_token = sequence->tokens[static_cast<size_t>(position) + 1];
+      task.top = output.params().scored_prompt_tokens().value_or(0);
     } else {
-      const TokenId token = sample.token;
-      live.output.push(std::move(sample));
-      if (!live.output.finished()) scheduler_.append(*sequence, token);
+      task.processors = &output.processors();
+      task.random_bits = random_bits(*output.params().seed, static_cast<uint32_t>(sequence->index),
+                                     static_cast<uint32_t>(sequence->length()));
     }
-    deliver(live);
+    logits += limits_.vocab_size;
+  }
+  sampler_.run(samples_, *backend_);
+  for (SampleTask& task : samples_) {
+    // An earlier row of the step may have ended the request.
+    if (const auto found = live_.find(task.request); found != live_.end()) take_sample(*found->second, task);
   }
 }
 
-// Puts what is ready into this step's deltas, and forgets a request that is finished: `live` is gone then.
-void Executor::deliver(Live& live) {
-  OutputDelta delta;
-  if (live.output.take(delta)) {
-    delta.cached_tokens = live.sequence.num_cached;
-    deltas_.push_back(std::move(delta));
+void Executor::take_sample(LiveRequest& live, SampleTask& task) {
+  LiveRequest::Member& member = live.members()[static_cast<size_t>(task.index)];
+  if (member.output.finished()) return;
+  const TokenId token = task.result.token;
+  if (task.processors == nullptr) {
+    if (task.result.error != nullptr) return finish(live, FinishReason::error, task.result.error);
+    return live.push_prompt_logprobs(std::move(task.result.logprobs));
   }
-  if (!live.output.finished()) return;
-  scheduler_.finish(live.sequence);
+  if (live.scores_only()) return finish(live, FinishReason::length, {});
+  if (task.result.error != nullptr) {
+    member.output.finish(FinishReason::error, task.result.error);
+  } else {
+    member.output.push(std::move(task.result));
+    if (!member.output.finished()) scheduler_.append(member.sequence, token);
+  }
+  deliver(live, member);
+}
+
+// Puts what is ready into this step's deltas, and forgets a request that is finished. Returns whether it did: `live` is
+// gone then.
+bool Executor::deliver(LiveRequest& live, LiveRequest::Member& member) {
+  live.take(member, deltas_);
+  if (!member.output.finished()) return false;
+  scheduler_.finish(member.sequence);
+  if (!live.finished()) return false;
   ++counters_.finished;
-  live_.erase(live.sequence.id);
+  live_.erase(member.sequence.id);
+  return true;
+}
+
+// Ends what a request has not ended itself: `live` is gone then.
+void Executor::finish(LiveRequest& live, FinishReason reason, const std::string& error) {
+  for (LiveRequest::Member& member : live.members()) {
+    if (member.output.finished()) continue;
+    member.output.finish(reason, error);
+    if (deliver(live, member)) return;
+  }
 }
 
 // Makes this step's deltas and counters visible: one wake-up.
@@ -289,11 +320,7 @@ void Executor::count_pages() {
 }
 
 void Executor::end_all(FinishReason reason, const std::string& error) {
-  while (!live_.empty()) {
-    Live& live = *live_.begin()->second;
-    live.output.finish(reason, error);
-    deliver(live);
-  }
+  while (!live_.empty()) finish(*live_.begin()->second, reason, error);
 }
 
 }  // namespace precast

@@ -16,9 +16,9 @@
 
 #include "runtime/core/core.h"
 #include "runtime/core/kv_cache.h"
-#include "runtime/core/output.h"
-#include "runtime/core/sampler.h"
+#include "runtime/core/live_request.h"
 #include "runtime/core/scheduler.h"
+#include "runtime/core/step_sampler.h"
 
 namespace precast {
 
@@ -79,18 +79,15 @@ class Executor {
   const ModelLimits& limits() const { return limits_; }
 
  private:
-  struct Live {
-    Sequence sequence;
-    Output output;
-  };
-
   void loop();
   void step();
   bool intake();
   void enter(Request&& request);
   void cancel_now(RequestId id);
   void sample();
-  void deliver(Live& live);
+  void take_sample(LiveRequest& live, SampleTask& task);
+  bool deliver(LiveRequest& live, LiveRequest::Member& member);
+  void finish(LiveRequest& live, FinishReason reason, const std::string& error);
   void publish();
   void end_all(FinishReason reason, const std::string& error);
   void count_pages();
@@ -105,10 +102,11 @@ class Executor {
   // The loop's own.
   KvCache cache_;
   Scheduler scheduler_;
-  Sampler sampler_;
+  StepSampler sampler_;
+  std::vector<SampleTask> samples_;
   StepBatch batch_;
   std::unique_ptr<float[]> logits_;
-  std::unordered_map<RequestId, std::unique_ptr<Live>> live_;
+  std::unordered_map<RequestId, std::unique_ptr<LiveRequest>> live_;
   std::vector<OutputDelta> deltas_;  // of this step
   std::vector<Request> requests_;    // swapped with the inbox
   std::vector<RequestId> cancels_;

@@ -38,19 +38,29 @@ double seconds(Clock::time_point from, Clock::time_point to) {
 
 }  // namespace
 
-Output::Output(const Request& request, std::span<const TokenId> eos, std::shared_ptr<const VocabBytes> vocab)
+Output::Output(const Request& request, int32_t index, std::span<const TokenId> eos,
+               std::shared_ptr<const VocabBytes> vocab)
     : id_(request.id),
+      index_(index),
       params_(request.params),
       prompt_tokens_(static_cast<int32_t>(request.prompt.size())),
       max_tokens_(request.max_length - prompt_tokens_),
       stop_tokens_(stop_tokens(request.params, eos)),
       processors_(request.params, request.prompt, stop_tokens_),
-      detokenizer_(vocab, detokenizer_options(request, vocab.get())),
-      enqueued_(request.enqueued) {}
+      vocab_(std::move(vocab)),
+      detokenizer_(vocab_, detokenizer_options(request, vocab_.get())),
+      enqueued_(request.enqueued) {
+  if (params_.echo) echo_ = request.prompt;
+}
+
+void Output::set_prompt_logprobs(std::shared_ptr<const std::vector<TokenLogprobs>> logprobs) {
+  prompt_logprobs_ = std::move(logprobs);
+}
 
 void Output::push(Sample&& sample) {
   ++sampled_;
   if (sampled_ == 1) first_token_ = Clock::now();
+  cumulative_logprob_ += sample.logprobs.logprob;
   if (std::ranges::find(stop_tokens_, sample.token) != stop_tokens_.end()) {
     stop_token_ = sample.token;
     if (params_.include_stop_str_in_output) keep(std::move(sample));
@@ -77,24 +87,44 @@ void Output::finish(FinishReason reason, std::string error) {
 }
 
 bool Output::take(OutputDelta& delta) {
-  if (!finished() && !params_.stream) return false;
-  const size_t tokens = detokenizer_.release(finished(), delta.text);
-  if (!finished() && tokens == 0 && delta.text.empty()) return false;
+  const bool waits = !params_.stream || (params_.scored_prompt_tokens() && !prompt_logprobs_);
+  if (!finished() && waits) return false;
+  std::string text;
+  const size_t tokens = detokenizer_.release(finished(), text);
+  if (!finished() && tokens == 0 && text.empty()) return false;
+  if (!begun_) begin(delta);
+  delta.text += text;
   move_front(tokens_, tokens, delta.token_ids);
   move_front(logprobs_, tokens, delta.logprobs);
   fill(delta);
   return true;
 }
 
+// What goes out before everything else.
+void Output::begin(OutputDelta& delta) {
+  begun_ = true;
+  delta.prompt_logprobs = prompt_logprobs_;
+  if (!params_.echo) return;
+  DetokenizerOptions options;
+  options.skip_special_tokens = params_.skip_special_tokens;
+  options.at_start = true;
+  Detokenizer detokenizer(vocab_, std::move(options));
+  for (const TokenId token : echo_) detokenizer.push(token);
+  detokenizer.release(true, delta.text);
+  delta.num_echoed = static_cast<int32_t>(echo_.size());
+  delta.token_ids = std::exchange(echo_, {});
+}
+
 void Output::fill(OutputDelta& delta) const {
   const Clock::time_point now = Clock::now();
   delta.id = id_;
+  delta.index = index_;
+  delta.cumulative_logprob = cumulative_logprob_;
   delta.finish_reason = reason_;
   delta.error = error_;
   delta.stop_string = stop_string_;
   delta.stop_token = stop_token_;
   delta.prompt_tokens = prompt_tokens_;
-  delta.completion_tokens = sampled_;
   delta.seed = *params_.seed;
   delta.queue_seconds = seconds(enqueued_, admitted_);
   delta.first_token_seconds = seconds(enqueued_, first_token_);

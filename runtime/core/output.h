@@ -13,16 +13,20 @@ namespace precast {
 
 class Output {
  public:
-  // `eos`: the engine's end-of-sequence tokens. A token that is both stop and eos ends as either.
-  Output(const Request& request, std::span<const TokenId> eos, std::shared_ptr<const VocabBytes> vocab);
+  // `index`: which of the request's outputs. `eos`: the engine's end-of-sequence tokens. A token that is both stop and
+  // eos ends as either.
+  Output(const Request& request, int32_t index, std::span<const TokenId> eos, std::shared_ptr<const VocabBytes> vocab);
 
   const SamplingParams& params() const { return params_; }
   // What is to be done with the logits of the next token.
   const LogitsProcessors& processors() const { return processors_; }
+  // The prompt's, all of them; they go out with the first delta, which waits for them when they are wanted.
+  void set_prompt_logprobs(std::shared_ptr<const std::vector<TokenLogprobs>> logprobs);
   // Takes a sampled token; afterwards finished() may hold.
   void push(Sample&& sample);
   // Ends the request from outside: cancelled, error, or length when there is nothing to generate.
   void finish(FinishReason reason, std::string error = {});
+  int32_t num_sampled() const { return sampled_; }
   bool finished() const { return reason_ != FinishReason::none; }
 
   void admitted(Clock::time_point now) { admitted_ = now; }
@@ -32,17 +36,24 @@ class Output {
 
  private:
   int keep(Sample&& sample);
+  void begin(OutputDelta& delta);
   void fill(OutputDelta& delta) const;
 
   RequestId id_;
+  int32_t index_;
   SamplingParams params_;
   int32_t prompt_tokens_;
   int32_t max_tokens_;
   std::vector<TokenId> stop_tokens_;  // eos too, unless ignored
   LogitsProcessors processors_;
+  std::shared_ptr<const VocabBytes> vocab_;
   Detokenizer detokenizer_;
+  std::vector<TokenId> echo_;  // the prompt, until it has gone out
+  std::shared_ptr<const std::vector<TokenLogprobs>> prompt_logprobs_;
+  bool begun_ = false;  // something has gone out
 
   int32_t sampled_ = 0;
+  double cumulative_logprob_ = 0;
   std::vector<TokenId> tokens_;  // pushed to the detokenizer and not given out yet
   std::vector<TokenLogprobs> logprobs_;
   FinishReason reason_ = FinishReason::none;

@@ -41,6 +41,9 @@ void check_numbers(const SamplingParams& p) {
   if (p.logprobs && (*p.logprobs < 0 || *p.logprobs > kMaxLogprobs)) {
     refuse("logprobs is ", *p.logprobs, "; it must be from 0 to ", kMaxLogprobs);
   }
+  if (p.prompt_logprobs && (*p.prompt_logprobs < 0 || *p.prompt_logprobs > kMaxLogprobs)) {
+    refuse("prompt_logprobs is ", *p.prompt_logprobs, "; it must be from 0 to ", kMaxLogprobs);
+  }
   if (p.max_tokens && *p.max_tokens < 0) refuse("max_tokens is ", *p.max_tokens, "; it must be at least 0");
   if (p.min_tokens < 0) refuse("min_tokens is ", p.min_tokens, "; it must be at least 0");
   if (p.max_tokens && p.min_tokens > *p.max_tokens) {
@@ -81,9 +84,17 @@ void check_sequences(const SamplingParams& p) {
   if (p.best_of && (*p.best_of < p.n || *p.best_of > kMaxSequences)) {
     refuse("best_of is ", *p.best_of, " and n ", p.n, "; best_of must be from n to ", kMaxSequences);
   }
+}
+
+// Of values that a model's defaults may still complete, hence not in check_params.
+void check_together(const SamplingParams& p) {
   if (p.num_sequences() > 1 && p.temperature < kGreedyTemperature) {
     refuse(p.n > 1 ? "n" : "best_of", " is ", p.n > 1 ? p.n : *p.best_of,
-           " with a temperature of 0, where all outputs would be equal; give a temperature, or ask for one");
+           " with a temperature of 0, where all sequences would be equal; give a temperature, or ask for one");
+  }
+  if (p.ranks_sequences() && p.stream) {
+    refuse("best_of is ", *p.best_of, " and n ", p.n,
+           "; which sequences are the best is known at the end, so that there is no stream");
   }
 }
 
@@ -142,6 +153,7 @@ int32_t check_request(const std::vector<TokenId>& prompt, const SamplingParams& 
                       int32_t num_pages, bool has_text) {
   check_prompt(prompt, limits);
   check_params(params);
+  check_together(params);
   check_against_engine(params, limits, has_text);
   const auto length = static_cast<int64_t>(prompt.size());
   int64_t max_length = limits.max_seq_len;
@@ -155,8 +167,10 @@ int32_t check_request(const std::vector<TokenId>& prompt, const SamplingParams& 
     refuse("min_tokens is ", params.min_tokens, ", and after a prompt of ", length, " tokens there is room for ",
            max_length - length);
   }
-  const int32_t pages = pages_to_completion(static_cast<int32_t>(max_length), limits.page_tokens);
-  if (max_length > length && pages > num_pages) {
+  const bool scores = params.scored_prompt_tokens() && length > 1;  // the whole prompt runs
+  const int64_t run_length = scores ? std::max(max_length, length + 1) : max_length;
+  const int32_t pages = pages_to_completion(static_cast<int32_t>(run_length), limits.page_tokens);
+  if (run_length > length && pages > num_pages) {
     refuse("the request needs ", pages, " KV pages of ", limits.page_tokens, " tokens to completion, and the pool has ",
            num_pages, "; ask for fewer tokens or give the engine a larger --kv-cache-memory");
   }

@@ -9,6 +9,8 @@
 namespace precast {
 namespace {
 
+constexpr double kWeightless = 28;  // nats below the maximum: e^-28 · 2^40 < 1
+constexpr double kMargin = 0.01;    // nats, for the rounding of weights
 constexpr const char* kNotFinite = "the model gave NaN or infinite logits for this request";
 
 // floor(a · b / 2^64)
@@ -102,31 +104,42 @@ void Sampler::filter(std::span<const float> logits, const SamplingParams& params
     if (std::isfinite(threshold)) {
       candidates_.collect(logits, scan_, threshold, inverse_temperature);
     } else {
-      collect_until(logits, params, inverse_temperature, [&](double) { return candidates_.size() >= k; });
+      collect_until(logits, params, inverse_temperature, kWeightless, [&] { return candidates_.size() >= k; });
     }
     candidates_.keep_first(k);
     if (params.top_p < 1) candidates_.keep_weight(share(params.top_p, candidates_.weight()));
   } else if (params.top_p < 1) {
-    const uint64_t wanted = share(params.top_p, scan_.sum_weights(inverse_temperature));
-    collect_until(logits, params, inverse_temperature, [&](double) { return candidates_.weight() >= wanted; });
+    const uint64_t total = scan_.sum_weights(inverse_temperature);
+    const uint64_t wanted = share(params.top_p, total);
+    // Where even a whole vocabulary could not weigh what may be left out.
+    const double deepest =
+        std::log(static_cast<double>(logits.size()) * kWeightOfBest / static_cast<double>(total - wanted + 1));
+    collect_until(logits, params, inverse_temperature, std::min(deepest + kMargin, kWeightless),
+                  [&] { return candidates_.weight() >= wanted; });
     candidates_.keep_weight(wanted);
   } else {
-    const double deepest = 0.01 - std::log(params.min_p);  // a bit more, for the rounding of weights
-    collect_until(logits, params, inverse_temperature, [&](double depth) { return depth > deepest; });
+    const double depth = std::min(-std::log(params.min_p) + kMargin, kWeightless);
+    collect(logits, params, inverse_temperature, depth);
   }
   if (params.min_p > 0) candidates_.drop_below(static_cast<uint64_t>(std::ceil(params.min_p * kWeightOfBest)));
 }
 
 // Collects the tokens down to some depth below the maximum, in nats after temperature, until there are enough: few are
-// deeper than the first depths; whatever is below the last weighs nothing, so that those are all.
+// deeper than the first depths, and none that count are deeper than `deepest`.
 template <typename Enough>
 void Sampler::collect_until(std::span<const float> logits, const SamplingParams& params, float inverse_temperature,
-                            const Enough& enough) {
-  for (const double depth : {4.0, 10.0, 28.0}) {
-    const double threshold = scan_.maximum() - depth * params.temperature;
-    candidates_.collect(logits, scan_, static_cast<float>(threshold), inverse_temperature);
-    if (enough(depth)) return;
+                            double deepest, const Enough& enough) {
+  for (double depth = 4;; depth += 3) {
+    collect(logits, params, inverse_temperature, std::min(depth, deepest));
+    if (depth >= deepest || enough()) return;
   }
+}
+
+// The tokens down to `depth` nats below the maximum.
+void Sampler::collect(std::span<const float> logits, const SamplingParams& params, float inverse_temperature,
+                      double depth) {
+  const double threshold = scan_.maximum() - depth * params.temperature;
+  candidates_.collect(logits, scan_, static_cast<float>(threshold), inverse_temperature);
 }
 
 }  // namespace precast

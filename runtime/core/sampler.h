@@ -48,9 +48,10 @@ class Sampler {
   std::vector<TokenLogprob> most_likely(std::span<const float> logits, int32_t count, double normalizer);
   TokenId draw(std::span<const float> logits, const SamplingParams& params, uint64_t random_bits);
   void filter(std::span<const float> logits, const SamplingParams& params, float inverse_temperature);
+  void collect(std::span<const float> logits, const SamplingParams& params, float inverse_temperature, double depth);
   template <typename Enough>
   void collect_until(std::span<const float> logits, const SamplingParams& params, float inverse_temperature,
-                     const Enough& enough);
+                     double deepest, const Enough& enough);
 
   VocabScan scan_;
   Candidates candidates_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <numeric>
@@ -11,21 +12,16 @@
 
 namespace precast {
 
-// 2^n · e^r with |r| ≤ ln 2 / 2: the Taylor polynomial of degree 7 is within 6e-9 there. A shift by 1.5 · 2^23 rounds
+// 2^n · e^r with |r| ≤ ln 2 / 2: the Taylor polynomial of degree 6 is within 2e-7 there. A shift by 1.5 · 2^23 rounds
 // to the nearest integer. The kernels do the same, operation by operation.
 float exp_nonpositive(float x) {
   x = x > -87.0f ? x : -87.0f;
   constexpr float kShift = 0x1.8p23f;
-  const float n = (x * 1.44269504f + kShift) - kShift;
-  const float r = (x - n * 0.693145752f) - n * 1.42860677e-6f;  // ln 2 in two parts; the first times n is exact
-  float p = 1.0f / 5040;
-  p = p * r + 1.0f / 720;
-  p = p * r + 1.0f / 120;
-  p = p * r + 1.0f / 24;
-  p = p * r + 1.0f / 6;
-  p = p * r + 0.5f;
-  p = p * r + 1.0f;
-  p = p * r + 1.0f;
+  const float n = std::fma(x, 1.44269504f, kShift) - kShift;
+  // ln 2 in two parts
+  const float r = std::fma(-n, 1.42860677e-6f, std::fma(-n, 0.693145752f, x));
+  float p = 1.0f / 720;
+  for (const float c : {1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) p = std::fma(p, r, c);
   return p * std::bit_cast<float>((static_cast<int32_t>(n) + 127) << 23);
 }
 

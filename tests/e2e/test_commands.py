@@ -75,6 +75,25 @@ def test_run_json_holds_ids_usage_and_seed(engine: Path) -> None:
     assert other["token_ids"] != first["token_ids"]
 
 
+def test_run_gives_several_answers_and_their_logprobs(engine: Path) -> None:
+    asked = ("run", engine, "fox", "--temperature", 1, "--seed", 7, "--max-tokens", 5, "--ignore-eos", "--n", 2)
+    answers = json.loads(precast(*asked, "--json", "--logprobs", 0).done())["outputs"]
+    assert [len(answer["logprobs"]) for answer in answers] == [5, 5]
+    assert precast(*asked).done() == "".join(f"[{i}] {answer['text']}\n" for i, answer in enumerate(answers))
+    assert json.loads(precast(*asked, "--json", "--n", 1).done())["text"] == answers[0]["text"]
+    assert "need --json" in precast(*asked, "--logprobs", 0).failed(2)
+
+
+def test_run_penalizes_biases_and_bans(engine: Path) -> None:
+    asked = ("run", engine, "fox", "--json", "--temperature", 0, "--max-tokens", 12, "--ignore-eos")
+    plain = json.loads(precast(*asked).done())["token_ids"]
+    forced = json.loads(precast(*asked, "--logit-bias", f"{plain[0] + 1}=100").done())["token_ids"]
+    assert set(forced) == {plain[0] + 1}
+    penalties = ("--repetition-penalty", 1.5, "--presence-penalty", 2, "--frequency-penalty", 2)
+    assert json.loads(precast(*asked, *penalties).done())["token_ids"] != plain
+    assert "is not a token id and a number" in precast(*asked, "--logit-bias", "x").failed(2)
+
+
 def test_run_stops_at_a_text(engine: Path) -> None:
     asked = ("run", engine, "lazy", "--json", "--ignore-eos", "--temperature", 0, "--max-tokens", 100)
     whole = json.loads(precast(*asked).done())["text"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import select
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 from precast._native import runtime
 from precast.plugins.sampling import reference
-from tests.executors import params
+from tests.executors import counting_logits, params
 
 TOKENS = st.lists(st.integers(0, 7), max_size=12)  # few, so that words and repetitions occur
 
@@ -78,3 +80,82 @@ def test_the_first_of_a_quarter_million_tokens_are_found() -> None:
             bits = int(random.integers(0, 2**63)) * 2
             token, _ = runtime.sample(row, params(temperature=temperature, **filters), bits)
             assert token == reference.choose(row, bits, temperature=temperature, **filters)
+
+
+VOCAB = 24
+
+
+@dataclass(frozen=True)
+class Wish:
+    """One request of a run."""
+
+    prompt: list[int]
+    max_tokens: int
+    seed: int
+    n: int
+    stream: bool
+    penalties: dict[str, Any]
+    filters: dict[str, Any]
+
+    def sampling(self) -> runtime.SamplingParams:
+        chosen = {"max_tokens": self.max_tokens, "seed": self.seed, "n": self.n, "ignore_eos": True}
+        return params(**chosen, stream=self.stream, **self.penalties, **self.filters)
+
+    def tokens(self, index: int) -> list[int]:
+        """Of output `index`, by the plain meaning, without executor, pages or batches."""
+        output: list[int] = []
+        while len(output) < self.max_tokens:
+            held = self.prompt + output
+            row = reference.process(counting_logits(held, VOCAB), self.prompt, output, **self.penalties)
+            if np.isinf(row.max()):
+                break  # nothing is left: an error
+            output.append(reference.choose(row, runtime.random_bits(self.seed, index, len(held)), **self.filters))
+        return output
+
+
+WISHES = st.builds(
+    Wish,
+    prompt=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=20),
+    max_tokens=st.integers(0, 16),
+    seed=st.integers(0, 2**64 - 1),
+    n=st.integers(1, 3),
+    stream=st.booleans(),
+    penalties=st.fixed_dictionaries(
+        {},
+        optional={
+            "repetition_penalty": st.sampled_from([0.7, 1.3, 2.0]),
+            "presence_penalty": st.floats(-2, 2),
+            "frequency_penalty": st.floats(-2, 2),
+            "logit_bias": st.dictionaries(st.integers(0, VOCAB - 1), st.floats(-100, 100), max_size=3),
+            "bad_words": st.lists(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=2), max_size=30),
+        },
+    ),
+    filters=st.fixed_dictionaries(
+        {"temperature": st.sampled_from([0.5, 1.0, 3.0])},
+        optional={"top_k": st.integers(1, 30), "top_p": st.floats(0.05, 0.99), "min_p": st.floats(0, 1)},
+    ),
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(WISHES, min_size=1, max_size=8), st.integers(8, 40), st.integers(1, 6), st.integers(0, 8))
+def test_whatever_runs_together_each_output_is_its_own(
+    wishes: list[Wish], budget: int, batch: int, spare_pages: int
+) -> None:
+    backend = runtime.CountingBackend(
+        vocab_size=VOCAB, max_batch_size=batch, max_num_tokens=budget, max_seq_len=64, page_tokens=4
+    )
+    num_pages = max(-(-(len(wish.prompt) + wish.max_tokens) // 4) for wish in wishes) + spare_pages
+    executor = runtime.Executor(backend, num_pages=num_pages, scheduler_policy="max_utilization")
+    ids = [executor.submit(wish.prompt, wish.sampling()) for wish in wishes]
+    tokens: dict[tuple[int, int], list[int]] = {}
+    left = set(ids)
+    while left:
+        select.select([executor.fileno()], [], [], 60)
+        for delta in executor.poll():
+            tokens.setdefault((delta.id, delta.index), []).extend(delta.token_ids)
+            left -= {delta.id} if delta.finished else set()
+    executor.close(True, 10)
+    for request, wish in zip(ids, wishes, strict=True):
+        for index in range(wish.n):
+            assert tokens[request, index] == wish.tokens(index)

@@ -1,4 +1,5 @@
-// What sampling does over a whole vocabulary. Without FMA, and with sums of integers: every level gives the same bits.
+// What sampling does over a whole vocabulary. Each token's arithmetic is the same on every level, and sums are of whole
+// numbers, so that every level gives the same bits.
 #include "plugins/cpu/simd.h"
 
 namespace precast::PRECAST_LEVEL {
@@ -6,62 +7,63 @@ namespace precast::PRECAST_LEVEL {
 namespace {
 
 constexpr float kNothing = -__builtin_inff();
-constexpr float kWeightless = 28;           // nats below the maximum: e^-28 · 2^40 < 1
-constexpr int64_t kMagic = 0x4330LL << 48;  // the bits of 2^52
+constexpr float kWeightless = 28;  // nats below the maximum: e^-28 · 2^40 < 1
 
-constexpr float kTaylor[] = {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f};
+constexpr float kTaylor[] = {1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f};
 
-// As exp_nonpositive in runtime/core/sampler.h, operation by operation.
-inline F32 exp_nonpositive(F32 x) {
-  x = max(x, set1(-87.0f));
-  const F32 shift = set1(0x1.8p23f);
-  const F32 n = sub(add(mul(x, set1(1.44269504f)), shift), shift);
-  const F32 r = sub(sub(x, mul(n, set1(0.693145752f))), mul(n, set1(1.42860677e-6f)));
-  F32 p = set1(1.0f / 5040);
-  for (const float c : kTaylor) p = add(mul(p, r), set1(c));
-  return mul(p, exp2_int(n));
-}
+// Vectors that go through the exponential together, each operation on all of them: one alone would wait for itself.
+constexpr int kTogether = 4;
 
-// 2^40 · e^((x − most) · inverse_temperature)
-inline F32 weight(F32 x, F32 most, F32 inverse_temperature) {
-  return mul(exp_nonpositive(sub(zero(), mul(sub(most, x), inverse_temperature))), set1(0x1p40f));
-}
-
-// floor(x) + kMagic for 0 ≤ x < 2^52: adding 2^52 leaves an integer in the lower bits of the double.
-inline __m256i integers(__m128 x) {
-  return _mm256_castpd_si256(_mm256_add_pd(_mm256_cvtps_pd(x), _mm256_set1_pd(0x1p52)));
-}
-
-struct Integers {
-  __m256i low, high;
-};
-
-inline Integers integers(__m256 x) {
-  const __m256 whole = _mm256_round_ps(x, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
-  return {integers(_mm256_castps256_ps128(whole)), integers(_mm256_extractf128_ps(whole, 1))};
-}
-
-struct Sum {
-  __m256i low = _mm256_setzero_si256(), high = _mm256_setzero_si256();
-
-  void add_halves(__m256 x) {
-    const Integers i = integers(x);
-    low = _mm256_add_epi64(low, i.low);
-    high = _mm256_add_epi64(high, i.high);
-  }
-  void add_lanes(F32 x) {
+// x · 2^n, n the lowest bits of t
+inline F32 scale_by_lowest_bits(F32 x, F32 t) {
 #if defined(PRECAST_ISA_AVX512)
-    add_halves(_mm512_castps512_ps256(x));
-    add_halves(_mm512_extractf32x8_ps(x, 1));
+  const __m512i n = _mm512_slli_epi32(_mm512_castps_si512(t), 23);
+  return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(x), n));
 #else
-    add_halves(x);
+  const __m256i n = _mm256_slli_epi32(_mm256_castps_si256(t), 23);
+  return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x), n));
 #endif
+}
+
+// x ← 2^40 · e^((x − most) · inverse_temperature), with the exponential of exp_nonpositive in
+// runtime/core/vocab_scan.h, operation by operation. Adding 1.5 · 2^23 rounds to an integer, which the lowest bits
+// hold; 40 more are the factor.
+template <int kVectors>
+inline void weigh(F32 (&x)[kVectors], F32 most, F32 inverse_temperature) {
+  const F32 shift = set1(0x1.8p23f + 40);
+  F32 t[kVectors], p[kVectors];
+  for (F32& v : x) v = mul(sub(v, most), inverse_temperature);
+  for (F32& v : x) v = max(v, set1(-87.0f));
+  for (int j = 0; j < kVectors; ++j) t[j] = fma(x[j], set1(1.44269504f), shift);
+  for (int j = 0; j < kVectors; ++j) p[j] = sub(shift, t[j]);
+  for (int j = 0; j < kVectors; ++j) x[j] = fma(p[j], set1(0.693145752f), x[j]);
+  for (int j = 0; j < kVectors; ++j) x[j] = fma(p[j], set1(1.42860677e-6f), x[j]);
+  for (F32& v : p) v = set1(1.0f / 720);
+  for (const float c : kTaylor) {
+    for (int j = 0; j < kVectors; ++j) p[j] = fma(p[j], x[j], set1(c));
   }
-  // `count`: how many floats were added.
-  uint64_t total(int count) const {
-    alignas(32) uint64_t parts[4];
-    _mm256_store_si256(reinterpret_cast<__m256i*>(parts), _mm256_add_epi64(low, high));
-    return parts[0] + parts[1] + parts[2] + parts[3] - static_cast<uint64_t>(count) * static_cast<uint64_t>(kMagic);
+  for (int j = 0; j < kVectors; ++j) x[j] = scale_by_lowest_bits(p[j], t[j]);
+}
+
+// Sums of whole numbers below 2^53: exact in any order.
+struct Sum {
+  __m256d lanes[2] = {_mm256_setzero_pd(), _mm256_setzero_pd()};
+
+  void add_floor(__m256 x) {
+    const __m256 whole = _mm256_round_ps(x, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
+    lanes[0] = _mm256_add_pd(lanes[0], _mm256_cvtps_pd(_mm256_castps256_ps128(whole)));
+    lanes[1] = _mm256_add_pd(lanes[1], _mm256_cvtps_pd(_mm256_extractf128_ps(whole, 1)));
+  }
+#if defined(PRECAST_ISA_AVX512)
+  void add_floor(__m512 x) {
+    add_floor(_mm512_castps512_ps256(x));
+    add_floor(_mm512_extractf32x8_ps(x, 1));
+  }
+#endif
+  uint64_t total() const {
+    alignas(32) double parts[4];
+    _mm256_store_pd(parts, _mm256_add_pd(lanes[0], lanes[1]));
+    return static_cast<uint64_t>(parts[0] + parts[1] + parts[2] + parts[3]);
   }
 };
 
@@ -109,22 +111,34 @@ void vocab_weight_sums(const float* x, int n, const float* maxima, float most, f
     const int length = block_length(n, begin);
     Sum sum;
     int i = 0;
-    for (; i + kLanes <= length; i += kLanes) sum.add_lanes(weight(load(x + begin + i), m, inverse));
-    if (i < length) {
-      const F32 w = weight(load_first(x + begin + i, length - i), m, inverse);
-      sum.add_lanes(first_lanes(length - i, w, zero()));
-      i += kLanes;
+    for (; i + kTogether * kLanes <= length; i += kTogether * kLanes) {
+      F32 w[kTogether];
+      for (int j = 0; j < kTogether; ++j) w[j] = load(x + begin + i + j * kLanes);
+      weigh(w, m, inverse);
+      for (const F32 v : w) sum.add_floor(v);
     }
-    *sums = sum.total(i);
+    for (; i < length; i += kLanes) {
+      F32 w[1] = {load_first(x + begin + i, length - i)};
+      weigh(w, m, inverse);
+      sum.add_floor(first_lanes(length - i, w[0], zero()));
+    }
+    *sums = sum.total();
   }
 }
 
 void vocab_weights(const float* x, int n, float most, float inverse_temperature, uint64_t* weights) {
   const F32 m = set1(most), inverse = set1(inverse_temperature);
-  for (int i = 0; i < n; i += kLanes) {
-    alignas(64) float w[kLanes];
-    store(w, weight(load_first(x + i, n - i), m, inverse));
-    for (int j = 0; j < kLanes && i + j < n; ++j) weights[i + j] = static_cast<uint64_t>(static_cast<int64_t>(w[j]));
+  for (int i = 0; i < n; i += kTogether * kLanes) {
+    alignas(64) float lanes[kTogether * kLanes];
+    F32 w[kTogether];
+    for (int j = 0; j < kTogether; ++j) {
+      const int left = n - i - j * kLanes;
+      w[j] = left > 0 ? load_first(x + i + j * kLanes, left) : zero();
+    }
+    weigh(w, m, inverse);
+    for (int j = 0; j < kTogether; ++j) store(lanes + j * kLanes, w[j]);
+    const int count = n - i < kTogether * kLanes ? n - i : kTogether * kLanes;
+    for (int j = 0; j < count; ++j) weights[i + j] = static_cast<uint64_t>(static_cast<int64_t>(lanes[j]));
   }
 }
 
