@@ -89,8 +89,11 @@ def progress_bars() -> Iterator[Progress]:
 
 
 def runtime_options(command: F) -> F:
-    """--num-threads and --kv-cache-memory."""
+    """--num-threads, --kv-cache-memory and --no-prefix-caching."""
     for option in (
+        click.option(
+            "--no-prefix-caching", is_flag=True, help="Compute every prompt from its first token. No answer changes."
+        ),
         click.option(
             "--kv-cache-memory",
             type=MemorySize(),
@@ -247,5 +250,7 @@ def load_llm(model: str, options: dict[str, Any]) -> Any:
             revision=options["revision"],
             num_threads=options["num_threads"],
             kv_cache_memory=options["kv_cache_memory"],
+            enable_prefix_caching=not options["no_prefix_caching"],
+            scheduler_policy=options.get("scheduler_policy"),
             chat_template=options["chat_template"],
         )

@@ -32,6 +32,12 @@ from precast.errors import PrecastError
     help='Answer every line of a JSONL file (`-`: standard input), {"prompt": …} or {"messages": […]}, with JSON lines '
     "in its order.",
 )
+@click.option(
+    "--scheduler-policy",
+    type=click.Choice(["guaranteed_no_evict", "max_utilization", "static_batch"]),
+    help="How the lines of a file share the engine. Default: guaranteed_no_evict; max_utilization runs more at a "
+    "time when --max-tokens is far above what answers take.",
+)
 @click.option("--output-file", type=click.Path(path_type=Path), help="Where these JSON lines go. Default: printed.")
 @click.option("--raw", is_flag=True, help="Give the prompt as it is, without the model's chat template.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")

@@ -75,19 +75,41 @@ def mix(x: int) -> int:
     return x ^ (x >> 31)
 
 
+@dataclass(frozen=True)
+class CountingModel:
+    """The settings of a counting backend that its logits depend on."""
+
+    vocab_size: int
+    levels: int = 1 << 20
+    range: int = 0
+    windows: tuple[int, ...] = (0,)
+
+    def logits(self, tokens: list[int]) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """Its logits after `tokens`, from the tokens themselves."""
+        state = 0
+        for window in self.windows:
+            for token in tokens[-window:]:
+                state = mix(state ^ token)
+        values = [mix((state + i) & MASK) % self.levels * 16 / self.levels for i in range(self.vocab_size)]
+        if self.range > 0:
+            values = [v if i // self.range == tokens[-1] // self.range else v - 200 for i, v in enumerate(values)]
+        return np.array(values, np.float32)
+
+
 def counting_logits(tokens: list[int], vocab_size: int, levels: int = 1 << 20) -> np.ndarray[Any, np.dtype[np.float32]]:
     """The counting backend's logits after `tokens`, from the tokens themselves."""
-    state = 0
-    for token in tokens:
-        state = mix(state ^ token)
-    return np.array([mix((state + i) & MASK) % levels * 16 / levels for i in range(vocab_size)], np.float32)
+    return CountingModel(vocab_size, levels).logits(tokens)
 
 
-def counting_tokens(prompt: list[int], count: int, vocab_size: int, sampling: runtime.SamplingParams) -> list[int]:
-    """The first `count` tokens of the counting model's answer, without executor, pages or batches."""
+def counting_tokens(
+    prompt: list[int], count: int, model: int | CountingModel, sampling: runtime.SamplingParams
+) -> list[int]:
+    """The first `count` tokens of a counting model's answer, without executor, pages or batches. `model`: its
+    vocab_size will do."""
+    model = CountingModel(model) if isinstance(model, int) else model
     tokens = list(prompt)
     for _ in range(count):
         seed = sampling.seed or 0
-        logits = counting_logits(tokens, vocab_size)
+        logits = model.logits(tokens)
         tokens.append(runtime.sample(logits, sampling, runtime.random_bits(seed, 0, len(tokens)))[0])
     return tokens[len(prompt) :]

@@ -21,13 +21,8 @@ class AdmissionPolicy {
   explicit AdmissionPolicy(SchedulerPolicy policy) : policy_(policy) {}
 
   // Whether anybody may enter beside `num_running` sequences.
-  bool opens(int32_t num_running) const { return policy_ != SchedulerPolicy::static_batch || num_running == 0; }
-  AdmissionTerms terms(const Sequence& sequence, int32_t num_running) const {
-    // A page for everybody who runs then: until somebody wants a second one, which takes a page's worth of steps,
-    // nobody is paused. Alone, a sequence has the whole pool.
-    if (policy_ == SchedulerPolicy::max_utilization) return {sequence.length(), num_running == 0 ? 0 : num_running + 1};
-    return {sequence.max_length - 1, 0};  // the last token of all is never run
-  }
+  bool opens(int32_t num_running) const;
+  AdmissionTerms terms(const Sequence& sequence, int32_t num_running) const;
   // Whether a sequence is left to wait for a prefix that another is computing. In a static batch it would miss it.
   bool waits_for_prefixes() const { return policy_ != SchedulerPolicy::static_batch; }
 

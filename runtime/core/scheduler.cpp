@@ -207,6 +207,7 @@ void Scheduler::complete() {
 void Scheduler::append(Sequence& sequence, TokenId token) {
   PRECAST_CHECK(sequence.num_computed == sequence.length() && sequence.length() < sequence.max_length);
   sequence.tokens.push_back(token);
+  if (sequence.state == SequenceState::prefill) tried_ = false;  // who waited for its prefix need not any more
   sequence.state = SequenceState::decode;
 }
 

@@ -2,6 +2,8 @@
 // request's tokens are those of the request alone.
 #include <doctest/doctest.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <random>
 
 #include "runtime/core/cache_key.h"
@@ -104,13 +106,17 @@ void run_seed(unsigned seed, Totals& totals) {
   for (const Answer& answer : simulation.answers) totals.hits += answer.cached > 0 ? 1 : 0;
 }
 
+// PRECAST_SEEDS=FIRST:COUNT runs others than the default; the seed that a failure names is replayed by SEED:1.
 TEST_CASE("random schedules: every request's tokens are its own") {
+  unsigned first = 0, count = 1500;
+  if (const char* seeds = std::getenv("PRECAST_SEEDS")) REQUIRE(std::sscanf(seeds, "%u:%u", &first, &count) == 2);
   Totals totals;
-  for (unsigned seed = 0; seed < 1500; ++seed) run_seed(seed, totals);
+  for (unsigned seed = first; seed != first + count; ++seed) run_seed(seed, totals);
   // The schedules are of use only if all of this happens in them.
-  CHECK(totals.pauses > 300);
-  CHECK(totals.hits > 1000);
-  CHECK(totals.evictions > 1000);
+  if (count < 1000) return;
+  CHECK(totals.pauses > count / 5);
+  CHECK(totals.hits > count);
+  CHECK(totals.evictions > count);
 }
 
 // ---- single rules ---------------------------------------------------------------------------------------------------
