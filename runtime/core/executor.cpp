@@ -274,7 +274,9 @@ bool Executor::deliver(LiveRequest& live, LiveRequest::Member& member) {
   scheduler_.finish(member.sequence);
   if (!live.finished()) return false;
   ++counters_.finished;
-  live_.erase(member.sequence.id);
+  const RequestId id = member.sequence.id;
+  live_.erase(id);
+  if (!config_.enable_prefix_caching) cache_.forget(private_cache_key(id));
   return true;
 }
 

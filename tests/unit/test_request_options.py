@@ -81,6 +81,9 @@ def test_streams_chats_and_asyncio_take_options(engine: Path) -> None:
 def test_without_prefix_caching_everything_is_computed_and_nothing_stays(engine: Path) -> None:
     with LLM(engine, enable_prefix_caching=False) as llm:
         assert cached(llm, PROMPT) == cached(llm, PROMPT) == 0
+        rows = llm.stats().step_tokens
+        llm.generate([PROMPT], SamplingParams(max_tokens=2, temperature=1, n=3, ignore_eos=True))
+        assert llm.stats().step_tokens - rows == len(PROMPT) + 2 + 3  # they share the prompt all the same
         assert llm.stats().cached_pages == 0
         assert llm.stats().free_pages == llm.stats().num_pages
 
