@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,12 +30,14 @@ def build(
     options: BuildOptions | None = None,
     progress: Progress = silent,
     *,
+    prefixes: Sequence[Sequence[int]] = (),
     check: Callable[[Path], None] | None = None,
     available_memory: int | None = None,
 ) -> None:
     """Compiles a checkpoint folder into an engine folder, which appears whole by one rename or not at all.
 
-    `check` gets the finished folder before the rename; what it raises fails the build. `available_memory`: bytes that
+    `prefixes`: tokens of prompts' beginnings that `check` adds the K/V of. It gets the finished folder before the
+    rename; what it raises fails the build. `available_memory`: bytes that
     building and serving may take (None: not checked). The same checkpoint, options, machine and timings give the same
     bytes. Raises CheckpointError for a broken checkpoint and BuildError for settings or a machine that cannot work,
     both before a weight is read.
@@ -52,7 +54,7 @@ def build(
     if available_memory is not None:
         refuse_without_memory(engine.memory, config, available_memory)
     engine = cpu_engine.with_tactics(engine, cpu_model(), progress)
-    description = _describe(source, config, engine)
+    description = _describe(source, config, engine, prefixes)
     with files.new_folder(output_dir, replaces=FORMAT) as folder:
         engine.write(folder / "rank0.engine", description["numerics_id"], progress)
         files.copy(checkpoint, folder, side_files(checkpoint))
@@ -61,7 +63,9 @@ def build(
             check(folder)
 
 
-def _describe(source: Checkpoint, config: BuildConfig, engine: CpuEngine) -> dict[str, Any]:
+def _describe(
+    source: Checkpoint, config: BuildConfig, engine: CpuEngine, prefixes: Sequence[Sequence[int]]
+) -> dict[str, Any]:
     """The engine's config.json."""
     hashed = checkpoint_hash(source.folder)
     numerics = {
@@ -71,7 +75,7 @@ def _describe(source: Checkpoint, config: BuildConfig, engine: CpuEngine) -> dic
         "rope": engine.rope_digest,
         "kernels": NUMERICS_VERSION,
     }
-    everything = numerics | asdict(config) | {"precast": __version__, "tactics": engine.tactics}
+    everything = numerics | asdict(config) | {"precast": __version__, "tactics": engine.tactics, "prefixes": prefixes}
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -84,6 +88,7 @@ def _describe(source: Checkpoint, config: BuildConfig, engine: CpuEngine) -> dic
         "build_id": _digest(everything),
         "memory": engine.memory.to_json(),
         "tactics": engine.tactics,
+        "prefixes": [{"num_tokens": len(prefix)} for prefix in prefixes],
         "pretrained_config": source.config.to_json(),
     }
 

@@ -11,7 +11,7 @@ from precast.builder.weights import Checkpoint
 from precast.errors import CheckpointError, EngineError
 from precast.json_file import read_object
 
-ENGINE_KEYS = ("target", "isa", "numerics_id", "build_id", "built_by", "build_config", "memory", "tactics")
+ENGINE_KEYS = ("target", "isa", "numerics_id", "build_id", "built_by", "build_config", "memory", "tactics", "prefixes")
 
 
 def describe_engine(folder: Path, *, verify: bool = False, with_plan: bool = False) -> dict[str, Any]:

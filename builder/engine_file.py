@@ -104,7 +104,7 @@ class EngineWriter:
         self._table_at = place
         self.size = place + sum(len(_table_entry(section)) for section in self._planned)
 
-    def add(self, name: str, data: npt.NDArray[Any] | bytes | Iterator[npt.NDArray[Any]]) -> None:
+    def add(self, name: str, data: npt.NDArray[Any] | bytes | Iterator[npt.NDArray[Any] | bytes]) -> None:
         """Writes the next section, whole or in parts that follow each other.
 
         Raises ValueError when name or length is not what was announced.

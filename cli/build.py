@@ -36,6 +36,20 @@ from precast.cli.options import progress_bars
     show_default=True,
     help="Of cached keys and values; int8 and fp8 halve their memory.",
 )
+@click.option(
+    "--prefix",
+    "texts",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="A text file that prompts begin with (repeatable): its K/V is computed now, and the first request finds it.",
+)
+@click.option(
+    "--prefix-messages",
+    "chats",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help='The same for chats: a JSON file with their first messages, [{"role": "system", "content": …}].',
+)
 def command(
     checkpoint: Path,
     output_dir: Path,
@@ -44,17 +58,24 @@ def command(
     max_num_tokens: int,
     max_seq_len: int | None,
     kv_cache_dtype: str,
+    texts: tuple[Path, ...],
+    chats: tuple[Path, ...],
 ) -> None:
     """Compile CHECKPOINT (made by `precast convert`) into an engine for this machine.
 
     \b
-    Example:
+    Examples:
       precast build ckpt --output-dir engine --max-batch-size 32 --max-seq-len 4096
+      precast build ckpt --output-dir engine --prefix-messages system.json
     """
     from precast.builder import BuildOptions
     from precast.pipeline import build
+    from precast.prefixes import Prefix
 
     options = BuildOptions(target, max_batch_size, max_num_tokens, max_seq_len, kv_cache_dtype)
+    prefixes = [Prefix.read(path, False) for path in texts] + [Prefix.read(path, True) for path in chats]
     with progress_bars() as progress:
-        build(checkpoint, output_dir, options, progress)
+        ready = build(checkpoint, output_dir, options, progress, prefixes)
+    for prefix, num_tokens in zip(prefixes, ready, strict=True):
+        click.echo(f"prefix {prefix.name}: {num_tokens} tokens are ready", err=True)
     click.echo(f'wrote the engine {output_dir}; try: precast run {output_dir} "Hello"', err=True)

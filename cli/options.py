@@ -19,6 +19,7 @@ LABELS = {
     "convert": "Converting",
     "time": "Timing kernels",
     "pack": "Packing weights",
+    "prefixes": "Computing prefixes",
     "check": "Checking the engine",
 }
 

@@ -73,6 +73,9 @@ class Session:
         }
         loaded = native.Engine(path, num_threads or 0)
         self.limits = loaded.limits
+        self.num_prefix_pages = (
+            loaded.prefixes.num_pages if loaded.prefixes and enable_prefix_caching is not False else 0
+        )
         for word in self._model_defaults.words():
             if wrong := [token for token in word if isinstance(token, int) and token >= self.limits.vocab_size]:
                 raise EngineError(
@@ -80,12 +83,13 @@ class Session:
                 )
         self.executor = native.Executor(
             loaded.backend,
-            num_pages=num_pages(self.limits, kv_cache_memory, available_memory()),
+            num_pages=num_pages(self.limits, kv_cache_memory, available_memory(), self.num_prefix_pages),
             max_batch_size=max_batch_size or 0,
             max_num_tokens=max_num_tokens or 0,
             **{name: value for name, value in scheduling.items() if value is not None},
             eos_token_ids=self._eos(generation, config),
             vocab=loaded.vocab,
+            prefixes=loaded.prefixes,
         )
 
     def _eos(self, generation: dict[str, Any], config: dict[str, Any]) -> list[int]:
@@ -176,9 +180,11 @@ TYPICAL_WINDOWS = 4
 """The typical sequence that memory is divided for has this many tokens for each of the largest window."""
 
 
-def num_pages(limits: native.ModelLimits, kv_cache_memory: int | None, available: int) -> list[int]:
-    """Pages of each layer group's KV pool: what the engine's limits can use, within `kv_cache_memory` bytes or a share
-    of `available`.
+def num_pages(
+    limits: native.ModelLimits, kv_cache_memory: int | None, available: int, prefix_pages: int = 0
+) -> list[int]:
+    """Pages of each layer group's KV pool: what the engine's limits can use beside `prefix_pages` of its prefixes,
+    within `kv_cache_memory` bytes or a share of `available`.
 
     Sequences of max_seq_len can use as many pages of full attention as they are long, and for a window a few only; but
     cached prefixes are typically shorter. So pools with a window have at least what equally many *typical* sequences
@@ -189,6 +195,7 @@ def num_pages(limits: native.ModelLimits, kv_cache_memory: int | None, available
     groups = limits.groups
     budget = int(available * KV_MEMORY_SHARE) if kv_cache_memory is None else kv_cache_memory
     sizes = [max(1, group.page_bytes) for group in groups]
+    budget -= prefix_pages * sum(sizes)
     window = max(group.window for group in groups)
     longest = _pages(limits, limits.max_seq_len)
     typical = _pages(limits, min(limits.max_seq_len, TYPICAL_WINDOWS * window or limits.max_seq_len))
@@ -199,10 +206,10 @@ def num_pages(limits: native.ModelLimits, kv_cache_memory: int | None, available
         wanted = [int(sequences * pages) for pages in typical]
     if min(wanted) < 1:
         raise EngineError(
-            f"one KV page of every layer takes {sum(sizes)} bytes, and there are {budget} for the KV cache; give it "
-            "more memory"
+            f"one KV page of every layer takes {sum(sizes)} bytes, and there are {max(budget, 0)} for the KV cache"
+            f"{' beside the prefixes of the engine' if prefix_pages else ''}; give it more memory"
         )
-    return [min(pages, 2**31 - 1) for pages in wanted]
+    return [min(pages + prefix_pages, 2**31 - 1) for pages in wanted]
 
 
 def _pages(limits: native.ModelLimits, length: int) -> list[int]:

@@ -6,6 +6,7 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
 
 #include <filesystem>
 #include <limits>
@@ -13,6 +14,7 @@
 #include "runtime/bindings/bindings.h"
 #include "runtime/core/cpu_backend.h"
 #include "runtime/core/cpu_quota.h"
+#include "runtime/core/prefixes.h"
 #include "runtime/core/vocab_bytes.h"
 
 namespace nb = nanobind;
@@ -31,10 +33,11 @@ class Engine {
   Engine(const std::filesystem::path& path, int num_threads)
       : file_(EngineFile::open((std::filesystem::is_directory(path) ? path / "rank0.engine" : path).string())),
         backend_(make_cpu_backend(file_, num_threads)) {
-    const Section* section = file_->find("vocab_bytes");
-    if (section == nullptr) return;
     try {
-      vocab_ = std::make_shared<VocabBytes>(file_->bytes(*section), file_);
+      if (const Section* section = file_->find("vocab_bytes")) {
+        vocab_ = std::make_shared<VocabBytes>(file_->bytes(*section), file_);
+      }
+      if (const Section* section = file_->find("prefixes")) prefixes_ = read_section(*section);
     } catch (const EngineError& error) {
       throw EngineError(file_->path() + " will not load: " + error.what());
     }
@@ -43,6 +46,7 @@ class Engine {
   const EngineFile& file() const { return *file_; }
   std::shared_ptr<Backend> backend() const { return backend_; }
   std::shared_ptr<VocabBytes> vocab() const { return vocab_; }
+  std::shared_ptr<Prefixes> prefixes() const { return prefixes_; }
 
   Logits forward(const Ints& tokens, const IntRows& sequences, const IntTables& block_tables, const Ints& logit_rows,
                  const std::optional<IntRows>& copies) {
@@ -59,6 +63,13 @@ class Engine {
   }
 
  private:
+  std::shared_ptr<Prefixes> read_section(const Section& section) const {
+    if (section.tag != kPrefixesTag) {
+      throw EngineError("its prefixes have the unknown layout " + section.tag + "; build it again");
+    }
+    return std::make_shared<Prefixes>(read_prefixes(file_->bytes(section), backend_->limits()));
+  }
+
   static void add_copies(const IntRows& copies, StepBatch& batch) {
     if (copies.shape(1) != 4) throw nb::value_error("copies is not [C, 4]");
     for (size_t i = 0; i < copies.shape(0); ++i) {
@@ -105,6 +116,7 @@ class Engine {
   std::shared_ptr<const EngineFile> file_;
   std::shared_ptr<Backend> backend_;
   std::shared_ptr<VocabBytes> vocab_;
+  std::shared_ptr<Prefixes> prefixes_;  // the backend holds the file that they point into
 };
 
 }  // namespace
@@ -117,6 +129,9 @@ void bind_engine(nb::module_& m) {
       .def_ro("tag", &Section::tag)
       .def_ro("offset", &Section::offset)
       .def_ro("length", &Section::length);
+  nb::class_<Prefixes>(m, "Prefixes", "Prefixes whose K/V was computed at build time; see runtime/core/prefixes.h.")
+      .def_ro("prompts", &Prefixes::prompts)
+      .def_ro("num_pages", &Prefixes::num_pages);
   nb::class_<Engine>(m, "Engine", "A mapped engine and its backend.")
       .def(nb::init<const std::filesystem::path&, int>(), "path"_a, "num_threads"_a = 0,
            nb::call_guard<nb::gil_scoped_release>(),
@@ -134,6 +149,14 @@ void bind_engine(nb::module_& m) {
           nb::sig("def sections(self) -> list[Section]"))
       .def_prop_ro("limits", [](const Engine& e) { return e.backend()->limits(); })
       .def_prop_ro("backend", &Engine::backend)
+      .def_prop_ro("prefixes", &Engine::prefixes, nb::sig("def prefixes(self) -> Prefixes | None"))
+      .def(
+          "page",
+          [](const Engine& e, int32_t group, PageId page) {
+            const std::span<const uint8_t> bytes = e.backend()->page(group, page);
+            return nb::bytes(bytes.data(), bytes.size());
+          },
+          "group"_a, "page"_a, "What a KV page holds. Raises ValueError for a page outside the pools.")
       .def_prop_ro("vocab", &Engine::vocab, nb::sig("def vocab(self) -> VocabBytes | None"))
       .def(
           "allocate_pages",

@@ -358,11 +358,13 @@ void bind_executor(nb::module_& m) {
              const std::variant<int32_t, std::vector<int32_t>>& num_pages, int32_t max_num_tokens,
              int32_t max_batch_size, const std::string& scheduler_policy, const std::string& request_order,
              const std::string& prefill_order, int32_t max_overtakes, bool enable_prefix_caching, size_t kv_events,
-             std::vector<TokenId> eos_token_ids, std::shared_ptr<VocabBytes> vocab) {
+             std::vector<TokenId> eos_token_ids, std::shared_ptr<VocabBytes> vocab,
+             std::shared_ptr<Prefixes> prefixes) {
             ExecutorConfig config{.num_pages = pages_of_groups(num_pages, backend->limits().groups.size()),
                                   .scheduler = scheduler_config(max_num_tokens, max_batch_size, scheduler_policy,
                                                                 request_order, prefill_order, max_overtakes),
                                   .enable_prefix_caching = enable_prefix_caching,
+                                  .prefixes = std::move(prefixes),
                                   .kv_events = kv_events,
                                   .eos_token_ids = std::move(eos_token_ids)};
             new (self) PyExecutor(std::move(backend), std::move(config), std::move(vocab));
@@ -370,7 +372,7 @@ void bind_executor(nb::module_& m) {
           "backend"_a, nb::kw_only(), "num_pages"_a, "max_num_tokens"_a = 0, "max_batch_size"_a = 0,
           "scheduler_policy"_a = "guaranteed_no_evict", "request_order"_a = "fcfs", "prefill_order"_a = "first_come",
           "max_overtakes"_a = SchedulerConfig{}.max_overtakes, "enable_prefix_caching"_a = true, "kv_events"_a = 0,
-          "eos_token_ids"_a = std::vector<TokenId>{}, "vocab"_a.none() = nb::none(),
+          "eos_token_ids"_a = std::vector<TokenId>{}, "vocab"_a.none() = nb::none(), "prefixes"_a.none() = nb::none(),
           "Allocates the KV pools, num_pages of every layer group or a list of them, and starts the loop. Raises "
           "EngineError, MemoryError.")
       .def("submit", &PyExecutor::submit, "prompt"_a, "params"_a, nb::kw_only(),

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -147,6 +148,13 @@ struct PageCopy {
   int32_t num_tokens;
 };
 
+// What a page that a step has not written holds.
+struct PageLoad {
+  int32_t group;
+  PageId page;
+  std::span<const uint8_t> bytes;  // page_bytes of the group
+};
+
 // One packed step. Rows of a sequence are in rising position; sequences follow each other without gaps.
 struct StepBatch {
   std::vector<TokenId> tokens;                    // [T], each 0 … vocab_size − 1
@@ -246,6 +254,11 @@ class Backend {
   virtual const ModelLimits& limits() const = 0;
   // Allocates the KV pools, num_pages[group] pages each, once, before the first run. Throws std::bad_alloc.
   virtual void allocate_pages(const std::vector<int32_t>& num_pages) = 0;
+  // Fills pages, in this order, before the first run. The bytes stay where they are while the backend lives. Throws
+  // std::invalid_argument for a page outside the pools, or a number of bytes that is not its size.
+  virtual void load_pages(const std::vector<PageLoad>& loads) = 0;
+  // What a page holds now, as load_pages takes it. Throws as that does.
+  virtual std::span<const uint8_t> page(int32_t group, PageId page) const = 0;
   // Does the copies, appends K/V of every row to its pages, and writes logits [S][vocab_size]. A row's logits depend on
   // its sequence alone. Throws std::invalid_argument for a batch that breaks an invariant or a limit (step_check.h).
   virtual void run(const StepBatch& batch, float* logits) = 0;

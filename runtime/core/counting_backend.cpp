@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <limits>
+#include <stdexcept>
 #include <thread>
 
 #include "runtime/core/check.h"
@@ -27,6 +29,24 @@ void CountingBackend::allocate_pages(const std::vector<int32_t>& num_pages) {
   for (const int32_t pages : num_pages) {
     entries_.emplace_back(static_cast<size_t>(pages) * static_cast<size_t>(config_.limits.page_tokens));
   }
+}
+
+void CountingBackend::load_pages(const std::vector<PageLoad>& loads) {
+  for (const PageLoad& load : loads) {
+    const std::span<const uint8_t> there = page(load.group, load.page);
+    if (load.bytes.size() != there.size()) throw std::invalid_argument("a page to load has another size");
+    std::memcpy(const_cast<uint8_t*>(there.data()), load.bytes.data(), there.size());
+  }
+}
+
+std::span<const uint8_t> CountingBackend::page(int32_t group, PageId page) const {
+  const auto g = static_cast<size_t>(group);
+  if (group < 0 || g >= num_pages_.size() || page < 0 || page >= num_pages_[g]) {
+    throw std::invalid_argument("a page lies outside the pools");
+  }
+  const auto tokens = static_cast<size_t>(config_.limits.page_tokens);
+  const Entry* entries = entries_[g].data() + static_cast<size_t>(page) * tokens;
+  return {reinterpret_cast<const uint8_t*>(entries), tokens * sizeof(Entry)};
 }
 
 void CountingBackend::run(const StepBatch& batch, float* logits) {

@@ -27,6 +27,8 @@ class CountingBackend final : public Backend {
   explicit CountingBackend(const CountingConfig& config) : config_(config) {}
   const ModelLimits& limits() const override { return config_.limits; }
   void allocate_pages(const std::vector<int32_t>& num_pages) override;
+  void load_pages(const std::vector<PageLoad>& loads) override;
+  std::span<const uint8_t> page(int32_t group, PageId page) const override;
   // Throws InvariantError when a sequence's pages do not hold its positions, or hold tokens of another range.
   void run(const StepBatch& batch, float* logits) override;
 

@@ -147,6 +147,28 @@ class CpuBackend final : public Backend {
     num_pages_ = num_pages;
   }
 
+  void load_pages(const std::vector<PageLoad>& loads) override {
+    for (size_t i = 0; i < loads.size();) {
+      const PageLoad& load = loads[i];
+      check_load(load);
+      // Pages that follow each other both there and here are one piece.
+      size_t bytes = load.bytes.size(), n = 1;
+      for (; i + n < loads.size() && follows(loads[i + n], loads[i + n - 1]); ++n) bytes += loads[i + n].bytes.size();
+      const KvPool& pool = context_.pools[static_cast<size_t>(load.group)];
+      context_.file->put({load.bytes.data(), bytes}, pool.block(load.page, 0, 0));
+      i += n;
+    }
+  }
+
+  std::span<const uint8_t> page(int32_t group, PageId page) const override {
+    const auto g = static_cast<size_t>(group);
+    if (group < 0 || g >= num_pages_.size() || page < 0 || page >= num_pages_[g]) {
+      throw std::invalid_argument("a page lies outside the pools");
+    }
+    const KvPool& pool = context_.pools[g];
+    return {reinterpret_cast<const uint8_t*>(pool.block(page, 0, 0)), static_cast<size_t>(pool.page_bytes())};
+  }
+
   void run(const StepBatch& batch, float* logits) override {
     check_step(batch, limits(), num_pages_);
     for (const PageCopy& copy : batch.copies) copy_page(copy);
@@ -165,6 +187,17 @@ class CpuBackend final : public Backend {
   }
 
  private:
+  void check_load(const PageLoad& load) const {
+    if (load.bytes.size() != page(load.group, load.page).size()) {
+      throw std::invalid_argument("a page to load has another size");
+    }
+  }
+  bool follows(const PageLoad& next, const PageLoad& load) const {
+    if (next.group != load.group || next.page != load.page + 1) return false;
+    check_load(next);
+    return next.bytes.data() == load.bytes.data() + load.bytes.size();
+  }
+
   // Tokens lie across a page: all of it is one copy, and what lies behind num_tokens is overwritten before it is read.
   void copy_page(const PageCopy& copy) {
     const KvPool& pool = context_.pools[static_cast<size_t>(copy.group)];

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <unordered_set>
 
 #include "runtime/core/byte_reader.h"
@@ -109,25 +110,6 @@ void check_blocks(const Section& section, std::span<const uint8_t> bytes) {
   }
 }
 
-std::span<const uint8_t> map_file(const std::string& path) {
-  const auto fail = [&path](const char* what) { throw EngineError(path + " " + what + ": " + std::strerror(errno)); };
-  // O_NONBLOCK: a FIFO must not make us wait for its writer.
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) fail("cannot be opened");
-  struct stat info {};
-  if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-    ::close(fd);
-    throw EngineError(path + " is not a regular file");
-  }
-  const auto size = static_cast<size_t>(info.st_size);
-  void* data = size == 0 ? nullptr : ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
-  const int error = errno;
-  ::close(fd);
-  errno = error;
-  if (data == MAP_FAILED) fail("cannot be mapped");
-  return {static_cast<const uint8_t*>(data), size};
-}
-
 }  // namespace
 
 EngineContent read_engine(std::span<const uint8_t> file) {
@@ -143,8 +125,28 @@ EngineContent read_engine(std::span<const uint8_t> file) {
   return content;
 }
 
+EngineFile::EngineFile(const std::string& path) : path_(path) {
+  const auto fail = [&](const char* what, int error) {
+    if (fd_ >= 0) ::close(fd_);
+    throw EngineError(path + " " + what + ": " + std::strerror(error));
+  };
+  // O_NONBLOCK: a FIFO must not make us wait for its writer.
+  fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd_ < 0) fail("cannot be opened", errno);
+  struct stat info {};
+  if (::fstat(fd_, &info) != 0 || !S_ISREG(info.st_mode)) {
+    ::close(fd_);
+    throw EngineError(path + " is not a regular file");
+  }
+  const auto size = static_cast<size_t>(info.st_size);
+  if (size == 0) return;
+  void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd_, 0);
+  if (data == MAP_FAILED) fail("cannot be mapped", errno);
+  file_ = {static_cast<const uint8_t*>(data), size};
+}
+
 std::shared_ptr<const EngineFile> EngineFile::open(const std::string& path) {
-  const std::shared_ptr<EngineFile> file(new EngineFile(path, map_file(path)));
+  const std::shared_ptr<EngineFile> file(new EngineFile(path));
   try {
     file->content_ = read_engine(file->file_);
     for (const Section& section : file->content_.sections) file->by_name_.emplace(section.name, &section);
@@ -156,6 +158,21 @@ std::shared_ptr<const EngineFile> EngineFile::open(const std::string& path) {
 
 EngineFile::~EngineFile() {
   if (!file_.empty()) ::munmap(const_cast<uint8_t*>(file_.data()), file_.size());
+  ::close(fd_);
+}
+
+void EngineFile::put(std::span<const uint8_t> bytes, std::byte* to) const {
+  constexpr size_t kSystemPage = 4096;
+  const auto offset = static_cast<size_t>(bytes.data() - file_.data());
+  size_t mapped = 0;
+  if (offset % kSystemPage == 0 && reinterpret_cast<uintptr_t>(to) % kSystemPage == 0) {
+    mapped = bytes.size() / kSystemPage * kSystemPage;
+    const int protection = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE | MAP_FIXED;
+    if (mapped > 0 && ::mmap(to, mapped, protection, flags, fd_, static_cast<off_t>(offset)) == MAP_FAILED) {
+      throw std::bad_alloc();
+    }
+  }
+  std::memcpy(to + mapped, bytes.data() + mapped, bytes.size() - mapped);
 }
 
 const Section* EngineFile::find(const std::string& name) const {

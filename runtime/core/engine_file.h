@@ -1,6 +1,7 @@
 // rank{r}.engine (docs/engine-format.md): mapped read-only, and checked before anything in it is believed.
 // The Python twin is builder/engine_file.py.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -45,11 +46,15 @@ class EngineFile {
   // Null when there is none of this name.
   const Section* find(const std::string& name) const;
   std::span<const uint8_t> bytes(const Section& section) const { return file_.subspan(section.offset, section.length); }
+  // Makes bytes of the file appear at `to`, in memory of this process that lies on page borders of the system and that
+  // may be written: mapped where both lie so, without being read, else copied.
+  void put(std::span<const uint8_t> bytes, std::byte* to) const;
 
  private:
-  EngineFile(std::string path, std::span<const uint8_t> file) : path_(std::move(path)), file_(file) {}
+  explicit EngineFile(const std::string& path);
 
   std::string path_;
+  int fd_ = -1;
   std::span<const uint8_t> file_;  // the mapping
   EngineContent content_;
   std::unordered_map<std::string, const Section*> by_name_;

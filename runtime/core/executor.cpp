@@ -35,8 +35,11 @@ Executor::Executor(std::shared_ptr<Backend> backend, ExecutorConfig config, std:
                         std::to_string(limits_.vocab_size) + "; correct eos_token_id in generation_config.json");
     }
   }
-  max_pages_ = cache_.max_positions() / limits_.page_tokens;
   backend_->allocate_pages(config_.num_pages);
+  if (config_.prefixes && config_.enable_prefix_caching) load_prefixes(*config_.prefixes, cache_, *backend_);
+  max_pages_ = cache_.max_positions() / limits_.page_tokens;
+  if (max_pages_ < 1)
+    throw EngineError("the engine's prefixes fill the KV pool; give it more memory (--kv-cache-memory)");
   // Not initialized: rows that no step uses cost no memory.
   logits_ = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(limits_.max_logit_rows()) *
                                                     static_cast<size_t>(limits_.vocab_size));

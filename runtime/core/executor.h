@@ -17,6 +17,7 @@
 #include "runtime/core/core.h"
 #include "runtime/core/kv_cache.h"
 #include "runtime/core/live_request.h"
+#include "runtime/core/prefixes.h"
 #include "runtime/core/scheduler.h"
 #include "runtime/core/step_sampler.h"
 
@@ -25,8 +26,9 @@ namespace precast {
 struct ExecutorConfig {
   std::vector<int32_t> num_pages;  // of each layer group's KV pool
   SchedulerConfig scheduler;
-  bool enable_prefix_caching = true;  // requests share what they have computed of equal beginnings
-  size_t kv_events = 0;               // how many events of the prefix cache are kept for kv_events(); 0: none
+  bool enable_prefix_caching = true;         // requests share what they have computed of equal beginnings
+  std::shared_ptr<const Prefixes> prefixes;  // computed at build time; null: none
+  size_t kv_events = 0;                      // how many events of the prefix cache are kept for kv_events(); 0: none
   std::vector<TokenId> eos_token_ids;
 };
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import asdict
 from difflib import get_close_matches
 from pathlib import Path
@@ -20,6 +21,7 @@ from precast.runtime.session import FORMAT as ENGINE_FORMAT
 
 if TYPE_CHECKING:
     from precast.builder import BuildOptions
+    from precast.prefixes import Prefix
     from precast.quantize import ConvertOptions
 
 DEMO = "demo"
@@ -137,23 +139,41 @@ def _through_cache(
     return build_cache.engine(key, make, progress)
 
 
-def build(checkpoint: Path, output_dir: Path, options: BuildOptions | None = None, progress: Progress = silent) -> None:
-    """Builds an engine and runs it once before it appears (`finish`). Raises PrecastError."""
-    from precast.builder import build as build_engine
+def build(
+    checkpoint: Path,
+    output_dir: Path,
+    options: BuildOptions | None = None,
+    progress: Progress = silent,
+    prefixes: Sequence[Prefix] = (),
+) -> list[int]:
+    """Builds an engine and runs it once before it appears (`finish`); → how many tokens of each prefix it holds.
 
+    Raises PrecastError.
+    """
+    from precast.builder import BuildOptions
+    from precast.builder import build as build_engine
+    from precast.prefixes import prefix_tokens
+
+    options = options or BuildOptions()
+    prompts = prefix_tokens(prefixes, checkpoint, options)
     build_engine(
         checkpoint,
         output_dir,
         options,
         progress,
-        check=lambda folder: finish(folder, checkpoint, progress),
+        prefixes=prompts,
+        check=lambda folder: finish(folder, checkpoint, progress, prompts),
         available_memory=available_memory(),
     )
+    return list(map(len, prompts))
 
 
-def finish(engine: Path, checkpoint: Path, progress: Progress = silent) -> None:
-    """Runs a fresh engine once: it must load, its logits must be finite, and a small model's must be those of the
-    reference interpreter. Raises EngineError."""
+def finish(engine: Path, checkpoint: Path, progress: Progress = silent, prefixes: Sequence[Sequence[int]] = ()) -> None:
+    """Runs a fresh engine once: it gets the K/V of its prefixes, it must load, its logits must be finite, and a small
+    model's must be those of the reference interpreter. Raises EngineError."""
+    from precast.prefixes import add_prefixes
+
+    add_prefixes(engine, prefixes, progress)
     progress("check", 0, 1)
     llm.self_check(engine)
     if (engine / "rank0.engine").stat().st_size <= SMALL_ENGINE_BYTES:
