@@ -95,7 +95,7 @@ struct AttentionQuery {
   int32_t rows;
   int32_t first_position;
   const void* const*
-      pages;            // pages[j] holds positions 32j … 32j+31 of this layer and KV head; what no row sees goes unread
+      pages;  // pages[j] holds positions 32j … 32j+31 of this layer and KV head; what no row sees goes unread
   const float* slopes;  // [heads_per_kv] ALiBi: score += slope · (position of the key − p); null: not
 };
 

@@ -28,7 +28,7 @@ LARGEST = {"int8": 127.0, "fp8": 448.0}
 
 def kv_bytes(head_size: int, kv_cache_dtype: str) -> int:
     """Bytes of the key and the value of one token, layer and KV head."""
-    return 2 * (head_size * KV_DTYPES[kv_cache_dtype].itemsize + (4 if kv_cache_dtype in LARGEST else 0))
+    return 2 * (head_size * int(KV_DTYPES[kv_cache_dtype].itemsize) + (4 if kv_cache_dtype in LARGEST else 0))
 
 
 def kv_quantize(x: Array, kv_cache_dtype: str) -> tuple[Array, F32]:
