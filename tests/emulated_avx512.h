@@ -175,6 +175,7 @@ inline __m512 dot_bf16(const __m512& sum, const __m512& w, const __m512& x) {
 #define _mm512_add_epi32(a, b) (precast::emulated::add(a, b))
 #define _mm512_slli_epi32(a, count) (precast::emulated::shift_left(a, count))
 #define _mm512_castsi512_ps(a) (precast::emulated::bits<__m512>(a))
+#define _mm512_castps_si512(a) (precast::emulated::bits<__m512i>(a))
 #define _mm512_castps512_ps256(a) (precast::emulated::halves(a).low)
 #define _mm512_extractf32x8_ps(a, upper) \
   ((upper) ? precast::emulated::halves(a).high : precast::emulated::halves(a).low)

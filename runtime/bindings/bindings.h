@@ -12,6 +12,7 @@ void bind_isa(nanobind::module_& m);
 void bind_elementwise_kernels(nanobind::module_& m);  // activations, scale, add, softcap, clip, routing
 void bind_linear_kernels(nanobind::module_& m);       // linear, quantize, gather
 void bind_attention_kernels(nanobind::module_& m);    // norms, rope, kv_append, paged_attention
+void bind_sampling_kernels(nanobind::module_& m);     // scans of a vocabulary
 void bind_engine(nanobind::module_& m);               // engine files and the CPU backend
 void bind_executor(nanobind::module_& m);             // requests, scheduler, sampling, text out
 

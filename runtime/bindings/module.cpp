@@ -10,6 +10,7 @@ NB_MODULE(_native, m) {
   precast::bind_linear_kernels(kernels);
   precast::bind_attention_kernels(kernels);
   precast::bind_elementwise_kernels(kernels);
+  precast::bind_sampling_kernels(kernels);
   nanobind::module_ runtime = m.def_submodule("runtime", "Engines, requests and the loop");
   precast::bind_executor(runtime);  // first: engines give out the backends and vocabularies that it declares
   precast::bind_engine(runtime);

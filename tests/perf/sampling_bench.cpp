@@ -2,10 +2,12 @@
 //
 // Decodes one token of each of BATCH sequences that hold CONTEXT tokens (of IDS_FILE, token ids of a text separated by
 // spaces, each sequence from another place on; without it, random tokens, whose distributions are flatter), then
-// samples from the logits of that step in several ways. Prints the median time of the step and, for each way, of one
-// row and of all BATCH rows on one thread and on the pool, with their share of the step.
+// samples from the logits of that step in several ways. Prints medians of wall and CPU time of the step and, for each
+// way, of one row and of all BATCH rows on one thread and on the pool, with their shares of the step. CPU time says
+// something on a machine that others use too; with THREADS 1 nobody spins in it.
+#include <time.h>
+
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -22,16 +24,28 @@ namespace {
 
 using namespace precast;
 
-double median_ms(int repeat, const auto& prepare, const auto& timed) {
-  std::vector<double> times;
+struct Times {
+  double wall, cpu;  // ms, medians
+};
+
+double now_ms(clockid_t clock) {
+  timespec t{};
+  clock_gettime(clock, &t);
+  return 1e3 * static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_nsec);
+}
+
+Times measure(int repeat, const auto& prepare, const auto& timed) {
+  std::vector<double> wall, cpu;
   for (int i = 0; i < repeat; ++i) {
     prepare();
-    const auto begin = std::chrono::steady_clock::now();
+    const double wall_begin = now_ms(CLOCK_MONOTONIC), cpu_begin = now_ms(CLOCK_PROCESS_CPUTIME_ID);
     timed();
-    times.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count());
+    cpu.push_back(now_ms(CLOCK_PROCESS_CPUTIME_ID) - cpu_begin);
+    wall.push_back(now_ms(CLOCK_MONOTONIC) - wall_begin);
   }
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
+  std::sort(wall.begin(), wall.end());
+  std::sort(cpu.begin(), cpu.end());
+  return {wall[wall.size() / 2], cpu[cpu.size() / 2]};
 }
 
 struct Bench {
@@ -80,7 +94,7 @@ struct Bench {
     return step;
   }
 
-  double decode_ms() {
+  Times decode() {
     backend->allocate_pages(std::vector(backend->limits().groups.size(), batch * pages_each()));
     for (int32_t i = 0; i < batch; ++i) {
       for (int32_t at = 0; at < context;) {
@@ -90,10 +104,10 @@ struct Bench {
       }
     }
     const StepBatch decode = step(0, batch, 1, context);
-    return median_ms(20, [] {}, [&] { backend->run(decode, logits.data()); });
+    return measure(20, [] {}, [&] { backend->run(decode, logits.data()); });
   }
 
-  void sample(const char* name, const SamplingParams& params, double step_ms) {
+  void sample(const char* name, const SamplingParams& params, const Times& step) {
     const auto vocab = static_cast<size_t>(backend->limits().vocab_size);
     std::vector<LogitsProcessors> processors;
     for (int32_t i = 0; i < batch; ++i) {
@@ -120,11 +134,14 @@ struct Bench {
       void run(const StepBatch&, float*) override {}
       ModelLimits own;
     } one(backend->limits());
-    const double row = median_ms(50, prepare, [&] { sampler.run(std::span(tasks).first(1), one); });
-    const double serial = median_ms(20, prepare, [&] { sampler.run(tasks, one); });
-    const double spread = median_ms(20, prepare, [&] { sampler.run(tasks, *backend); });
-    std::printf("%-50s row %7.3f ms %5.2f %%   all, 1 thread %7.2f ms %5.1f %%   all, pool %7.2f ms %5.1f %%\n", name,
-                row, 100 * row / step_ms, serial, 100 * serial / step_ms, spread, 100 * spread / step_ms);
+    std::printf("%s\n", name);
+    const auto print = [&](const char* what, const Times& times) {
+      std::printf("  %-20s wall %8.3f ms %6.2f %%   CPU %8.3f ms %6.2f %%\n", what, times.wall,
+                  100 * times.wall / step.wall, times.cpu, 100 * times.cpu / step.cpu);
+    };
+    print("one row", measure(50, prepare, [&] { sampler.run(std::span(tasks).first(1), one); }));
+    print("all rows, 1 thread", measure(20, prepare, [&] { sampler.run(tasks, one); }));
+    print("all rows, the pool", measure(20, prepare, [&] { sampler.run(tasks, *backend); }));
   }
 };
 
@@ -132,28 +149,28 @@ int run(int argc, char** argv) {
   const auto argument = [&](int i, int otherwise) { return argc > i ? std::atoi(argv[i]) : otherwise; };
   const int threads = argument(2, 0), batch = argument(3, 16), context = argument(4, 256);
   Bench bench(make_cpu_backend(EngineFile::open(argv[1]), threads), batch, context, argc > 5 ? argv[5] : nullptr);
-  const double step_ms = bench.decode_ms();
-  std::printf("decode step, %d sequences at %d, vocabulary %d, %d threads: %.2f ms\n", batch, context,
-              bench.backend->limits().vocab_size, bench.backend->num_threads(), step_ms);
+  const Times step = bench.decode();
+  std::printf("decode step, %d sequences at %d, vocabulary %d, %d threads: wall %.2f ms, CPU %.2f ms\n", batch, context,
+              bench.backend->limits().vocab_size, bench.backend->num_threads(), step.wall, step.cpu);
   SamplingParams greedy;
   greedy.temperature = 0;
-  bench.sample("greedy", greedy, step_ms);
+  bench.sample("greedy", greedy, step);
   SamplingParams plain;
-  bench.sample("temperature 1", plain, step_ms);
+  bench.sample("temperature 1", plain, step);
   SamplingParams top_p;
   top_p.top_p = 0.95;
-  bench.sample("top-p 0.95", top_p, step_ms);
+  bench.sample("top-p 0.95", top_p, step);
   SamplingParams all;
   all.top_k = 50;
   all.repetition_penalty = 1.1;
   all.presence_penalty = 0.5;
   all.frequency_penalty = 0.2;
   all.logprobs = 20;
-  bench.sample("top-k 50, three penalties, 20 logprobs", all, step_ms);
+  bench.sample("top-k 50, three penalties, 20 logprobs", all, step);
   all.top_p = 0.9;
   all.temperature = 0.7;
   all.min_p = 0.02;
-  bench.sample("the same, top-p 0.9, min-p 0.02, temperature 0.7", all, step_ms);
+  bench.sample("the same, top-p 0.9, min-p 0.02, temperature 0.7", all, step);
   return 0;
 }
 

@@ -40,7 +40,9 @@ def kept(tokens: list[int], cut: int, skip: bool) -> int:
     return len(tokens)
 
 
-def naive(tokens: list[int], stops: list[str], min_tokens: int, skip: bool) -> tuple[str, int, str | None]:
+def naive(
+    tokens: list[int], stops: list[str], min_tokens: int, skip: bool, include: bool
+) -> tuple[str, int, str | None]:
     """(text, tokens kept, stop) by looking at every prefix of the bytes, one byte after the other."""
     seen = b""
     for count, token in enumerate(tokens, 1):
@@ -50,19 +52,24 @@ def naive(tokens: list[int], stops: list[str], min_tokens: int, skip: bool) -> t
             if not found or count <= min_tokens:
                 continue
             stop = max(found, key=lambda s: len(s.encode()))
-            text = seen[: len(seen) - len(stop.encode())]
-            return text.decode(errors="replace"), kept(tokens, len(text), skip), stop
+            text = seen if include else seen[: len(seen) - len(stop.encode())]
+            return text.decode(errors="replace"), kept(tokens[:count], len(text), skip), stop
     return seen.decode(errors="replace"), len(tokens), None
 
 
 @settings(max_examples=500, deadline=None)
-@given(TOKENS, STOPS, st.integers(0, 6), st.booleans(), st.lists(st.booleans(), min_size=30, max_size=30))
-@example([4, 2, 3, 2, 3], ["aba"], 0, True, [True] * 30)
-@example([7, 19, 8], [], 0, True, [True] * 30)
+@given(
+    TOKENS, STOPS, st.integers(0, 6), st.booleans(), st.booleans(), st.lists(st.booleans(), min_size=30, max_size=30)
+)
+@example([4, 2, 3, 2, 3], ["aba"], 0, True, False, [True] * 30)
+@example([4, 2, 3, 2, 3], ["aba"], 0, True, True, [True] * 30)
+@example([7, 19, 8], [], 0, True, False, [True] * 30)
 def test_pieces_make_the_whole_and_stops_cut(
-    tokens: list[int], stops: list[str], min_tokens: int, skip: bool, releases: list[bool]
+    tokens: list[int], stops: list[str], min_tokens: int, skip: bool, include: bool, releases: list[bool]
 ) -> None:
-    detokenizer = runtime.Detokenizer(table(), stop=stops, min_tokens=min_tokens, skip_special_tokens=skip)
+    detokenizer = runtime.Detokenizer(
+        table(), stop=stops, include_stop=include, min_tokens=min_tokens, skip_special_tokens=skip
+    )
     text, released, found = "", 0, -1
     for token, release in zip(tokens, releases, strict=False):
         found = detokenizer.push(token)
@@ -72,7 +79,7 @@ def test_pieces_make_the_whole_and_stops_cut(
             piece, count = detokenizer.release(False)
             text, released = text + piece, released + count
     piece, count = detokenizer.release(True)
-    expected = naive(tokens, stops, min_tokens, skip)
+    expected = naive(tokens, stops, min_tokens, skip, include)
     assert (text + piece, released + count, stops[found] if found >= 0 else None) == expected
 
 
