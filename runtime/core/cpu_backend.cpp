@@ -9,6 +9,7 @@
 #include "plugins/cpu/kv_dtype_names.h"
 #include "runtime/core/cpu_op_maker.h"
 #include "runtime/core/cpu_quota.h"
+#include "runtime/core/red_zone.h"
 #include "runtime/core/step_check.h"
 
 namespace precast {
@@ -259,10 +260,13 @@ class CpuBackend final : public Backend {
     int64_t total = 0;
     for (size_t i = 0; i < slot_bytes.size(); ++i) {
       slot_begin[i] = total;
-      total += round_up(slot_bytes[i], 64);
+      total += round_up(slot_bytes[i], 64) + static_cast<int64_t>(kRedZone);
       CpuOpMaker::expect(total <= kMaxArenaBytes, "its activations take more memory than any machine has");
     }
     arena_ = Memory(static_cast<size_t>(total));
+    for (size_t i = 0; kRedZone > 0 && i < slot_bytes.size(); ++i) {
+      red_zones_.emplace_back(arena_.data() + slot_begin[i] + slot_bytes[i]);
+    }
     for (size_t i = 0; i < plan.buffers.size(); ++i) {
       CpuValue& value = context_.values[i];
       if (in_logits(plan.buffers[i])) {
@@ -336,6 +340,7 @@ class CpuBackend final : public Backend {
   CpuContext context_;
   std::vector<int32_t> num_pages_;  // of each layer group's pool; none before allocate_pages
   Memory arena_, rope_memory_;
+  std::vector<RedZone> red_zones_;  // behind each slot of the arena
   std::vector<std::unique_ptr<CpuOp>> ops_;
   // Of the step that runs.
   std::vector<int32_t> positions_;

@@ -22,7 +22,8 @@ namespace {
 constexpr uint32_t kFormatVersion = 0;
 constexpr size_t kHeaderBytes = 64;
 constexpr uint32_t kMaxSections = 1 << 16;
-constexpr uint64_t kMaxTableBytes = uint64_t{64} << 20;
+constexpr uint64_t kMaxTableBytes = uint64_t{8} << 20;  // the checksums of eight terabytes of weights
+constexpr uint64_t kMaxPlanBytes = uint64_t{16} << 20;  // as long as those of ten thousand layers
 
 struct Header {
   uint32_t num_sections;
@@ -119,6 +120,10 @@ EngineContent read_engine(std::span<const uint8_t> file) {
                                  [](const Section& section) { return section.name == "plan"; });
   if (plan == content.sections.end()) throw EngineError("it has no plan; build it again");
   if (plan->tag != "plan.v0") throw EngineError("its plan has the unknown layout " + plan->tag + "; build it again");
+  if (plan->length > kMaxPlanBytes) {
+    throw EngineError("its plan takes " + std::to_string(plan->length) + " bytes, and at most " +
+                      std::to_string(kMaxPlanBytes) + " are read");
+  }
   const std::span<const uint8_t> bytes = file.subspan(plan->offset, plan->length);
   check_blocks(*plan, bytes);
   content.plan = read_plan(bytes);

@@ -30,8 +30,8 @@ struct SectionBytes {
   std::vector<uint8_t> bytes;  // at most one checksum block: 4 MiB
 };
 
-// A whole engine file (docs/engine-format.md).
-inline std::vector<uint8_t> engine_bytes(const std::vector<SectionBytes>& sections) {
+// A whole engine file (docs/engine-format.md), with at least `gap` bytes behind each section.
+inline std::vector<uint8_t> engine_bytes(const std::vector<SectionBytes>& sections, size_t gap = 0) {
   const auto aligned = [](size_t x) { return (x + 63) / 64 * 64; };
   ByteWriter table;
   size_t at = 64;
@@ -39,7 +39,7 @@ inline std::vector<uint8_t> engine_bytes(const std::vector<SectionBytes>& sectio
     at = aligned(at);
     table.text(s.name).text(s.tag).number<uint64_t>(at).number<uint64_t>(s.bytes.size()).number<uint32_t>(4 << 20);
     if (!s.bytes.empty()) table.number<uint32_t>(crc32(s.bytes.data(), s.bytes.size()));
-    at += s.bytes.size();
+    at += s.bytes.size() + gap;
   }
   ByteWriter file;
   file.bytes = {'P', 'R', 'E', 'C', 'A', 'S', 'T', 0};
@@ -52,6 +52,7 @@ inline std::vector<uint8_t> engine_bytes(const std::vector<SectionBytes>& sectio
   for (const SectionBytes& s : sections) {
     file.bytes.resize(aligned(file.bytes.size()));
     file.bytes.insert(file.bytes.end(), s.bytes.begin(), s.bytes.end());
+    file.bytes.resize(file.bytes.size() + gap);
   }
   file.bytes.insert(file.bytes.end(), table.bytes.begin(), table.bytes.end());
   return file.bytes;

@@ -86,7 +86,7 @@ inline void dot_i8_rows(const Weight8* w, const QuantizedTile& x, int k, int col
       const int8_t* a = q;
       __m256i sum[Rows];
       for (int r = 0; r < Rows; ++r) sum[r] = _mm256_setzero_si256();
-      const auto step = [&] __attribute__((always_inline)) {
+      const auto step = [&]() __attribute__((always_inline)) {
         _mm_prefetch(v + kPrefetchBytes, _MM_HINT_T0);
         const __m256i magnitude = magnitude_of(v);
 #pragma GCC unroll 6
