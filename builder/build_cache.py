@@ -148,8 +148,12 @@ def prune(max_bytes: int, keep: str | None = None) -> list[Entry]:
     return removed
 
 
-def content_digest(path: Path) -> str:
-    """SHA-256 over the names and bytes of a model: a file, or the files of a folder that have MODEL_SUFFIXES."""
+def content_digest(path: Path, check: Callable[[], None] = lambda: None) -> str:
+    """SHA-256 over the names and bytes of a model: a file, or the files of a folder that have MODEL_SUFFIXES.
+
+    `check` is called before a file is read whose digest is not known: what cannot work should fail before that time is
+    spent.
+    """
     members = [path]
     if path.is_dir():
         members = sorted(p for p in (*path.iterdir(), *path.glob("*/*.jinja")) if p.suffix in MODEL_SUFFIXES)
@@ -161,6 +165,8 @@ def content_digest(path: Path) -> str:
         stat = member.stat()
         tag = f"{member.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{stat.st_ino}"
         if not isinstance(known.get(tag), str):
+            if not fresh:
+                check()
             with open(member, "rb") as file:
                 fresh[tag] = hashlib.file_digest(file, "sha256").hexdigest()
         parts.append((str(member.relative_to(path.parent if path.is_file() else path)), fresh.get(tag) or known[tag]))

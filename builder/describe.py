@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from precast.builder.engine_file import EngineFile
+from precast.builder.engine_file import MAX_PLAN_BYTES, EngineFile
 from precast.builder.plan import Plan
 from precast.builder.weights import Checkpoint
 from precast.errors import CheckpointError, EngineError
@@ -22,8 +22,12 @@ def describe_engine(folder: Path, *, verify: bool = False, with_plan: bool = Fal
     """
     config = read_object(folder / "config.json", EngineError)
     engine = EngineFile.open(folder / "rank0.engine")
+    if len(raw := engine.bytes("plan")) > MAX_PLAN_BYTES:
+        raise EngineError(
+            f"{engine.path} is damaged: its plan takes {len(raw)} bytes, at most {MAX_PLAN_BYTES} are read"
+        )
     try:
-        plan = Plan.from_bytes(bytes(engine.bytes("plan")))
+        plan = Plan.from_bytes(bytes(raw))
     except ValueError as error:
         raise EngineError(f"{engine.path} is damaged: {error}") from None
     model = config.get("pretrained_config")

@@ -33,7 +33,11 @@ CHECKSUM_BLOCK = 4 << 20
 
 HUGE_PAGE = 2 << 20
 MAX_SECTIONS = 1 << 16
-MAX_TABLE_BYTES = 64 << 20
+MAX_TABLE_BYTES = 8 << 20
+"""The checksums of eight terabytes of weights."""
+
+MAX_PLAN_BYTES = 16 << 20
+"""As long as those of ten thousand layers."""
 
 assert HEADER.size == HEADER_BYTES
 
@@ -167,6 +171,8 @@ class EngineFile:
         Raises EngineError, with one sentence, for anything that is not as docs/engine-format.md says.
         """
         try:
+            if path.exists() and not path.is_file():  # a pipe may have no writer
+                raise EngineError(f"{path} cannot be read: it is not a regular file")
             with open(path, "rb") as file:
                 size = file.seek(0, 2)
                 if size < HEADER_BYTES:

@@ -28,6 +28,8 @@ class Checkpoint:
         if not path.exists():
             raise CheckpointError(f"{folder} has no rank0.safetensors; convert the model again")
         self._file = SafetensorsFile.open(path)
+        if (layers := self.config.num_hidden_layers) > len(self._file.tensors):
+            raise CheckpointError(f"{path} has {len(self._file.tensors)} tensors for {layers} layers")
         expected = tensor_shapes(self.config)
         found = {name: (t.dtype, tuple(t.shape)) for name, t in self._file.tensors.items()}
         for name in sorted(expected.keys() - found.keys()):

@@ -24,6 +24,9 @@ COMMANDS = {
 
 EXIT_FAILED, EXIT_CANCELLED, EXIT_TERMINATED = 1, 130, 143
 
+MAX_SHOWN = 2000
+"""Characters of an error, or of a value from a file."""
+
 
 class _Commands(click.Group):
     """Loads a command's module when it is asked for: `run` starts without what `convert` needs."""
@@ -72,19 +75,20 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except (click.Abort, KeyboardInterrupt):
         _fail("cancelled", EXIT_CANCELLED)
     except PrecastError as error:
-        _fail(f"error: {error}", EXIT_FAILED)
+        _fail(one_line(f"error: {error}"), EXIT_FAILED)
     except BrokenPipeError:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - the reader is gone; nothing may be written at exit
         sys.exit(EXIT_FAILED)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        _fail(f"error: {where}{error.strerror or error}", EXIT_FAILED)
+        _fail(one_line(f"error: {where}{error.strerror or error}"), EXIT_FAILED)
     except Exception as error:
         if os.environ.get("PRECAST_TRACEBACK"):
             raise
+        message = one_line(f"{type(error).__name__}: {error}")
         _fail(
-            f"error: this is a fault in precast ({type(error).__name__}: {error}); please report it with the output of "
-            "the same command under PRECAST_TRACEBACK=1",
+            f"error: this is a fault in precast ({message}); please report it with the output of the same command "
+            "under PRECAST_TRACEBACK=1",
             EXIT_FAILED,
         )
 
@@ -100,3 +104,9 @@ def _usage(error: click.UsageError) -> str:
 def _fail(message: str, code: int) -> NoReturn:
     click.echo(message, err=True)
     sys.exit(code)
+
+
+def one_line(text: str) -> str:
+    """The text as a terminal may show it: names from foreign files may hold anything, and be of any length."""
+    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[:MAX_SHOWN])
+    return shown if len(text) <= MAX_SHOWN else f"{shown}…"

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from precast.cli import one_line
 from precast.cli.options import progress_bars, revision_option
 
 WIDTH = 100
@@ -84,14 +85,14 @@ def _families(as_json: bool) -> int:
 def _print(found: dict[str, Any], indent: str = "") -> None:
     for key, value in found.items():
         if isinstance(value, dict) and value:
-            click.echo(f"{indent}{key}:")
+            click.echo(f"{indent}{one_line(key)}:")
             _print(value, indent + "  ")
         elif isinstance(value, list | tuple) and len(", ".join(map(str, value))) > WIDTH:
             click.echo(f"{indent}{key}:")
             for item in value:
-                click.echo(f"{indent}  {item}")
+                click.echo(f"{indent}  {one_line(str(item))}")
         else:
-            click.echo(f"{indent}{key}: {_text(key, value)}")
+            click.echo(f"{indent}{one_line(key)}: {one_line(_text(key, value))}")
 
 
 def _text(key: str, value: Any) -> str:

@@ -35,10 +35,19 @@ def describe_source(path: Path) -> dict[str, Any]:
     }
 
 
+def refuse_unsupported(path: Path) -> None:
+    """Raises SourceError for what `convert` would not take, by its headers, names and config."""
+    _refuse(open_source(path))
+
+
+def _refuse(source: Source) -> None:
+    family = family_of(source.config, source.where)
+    account(source, family, family.read(source.config, "float32", source.where))
+
+
 def _refused(source: Source) -> str | None:
     try:
-        family = family_of(source.config, source.where)
-        account(source, family, family.read(source.config, "float32", source.where))
+        _refuse(source)
     except SourceError as error:
         return str(error)
     return None

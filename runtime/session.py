@@ -26,6 +26,9 @@ Prompt = str | Sequence[int] | Sequence[Message]
 FORMAT, FORMAT_VERSION = "precast-engine", 0
 """Of the config.json of engines that are read here."""
 
+USUAL_TOKEN = 16
+"""Characters: what is not much longer needs no look at the vocabulary."""
+
 KV_MEMORY_SHARE = 0.5
 """The largest share of the available memory that the KV pool takes unless told."""
 
@@ -141,10 +144,20 @@ class Session:
             text.encode()
         except UnicodeEncodeError:
             raise RequestError("the prompt has a lone surrogate, which is not text") from None
+        self._refuse_endless(text)
         ids = self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
         if max(ids, default=0) >= self.limits.vocab_size:  # also: the core takes 31 bits
             raise RequestError(f"the tokenizer of {self.folder} gives the id {max(ids)}, which the model does not have")
         return ids
+
+    def _refuse_endless(self, text: str) -> None:
+        """Before a text is encoded that tokens of this number cannot hold: that takes a hundred bytes a character."""
+        assert self.tokenizer is not None
+        most = self.limits.max_seq_len
+        if len(text) > USUAL_TOKEN * most and len(text) > self.tokenizer.longest_token * most:
+            raise RequestError(
+                f"the prompt has {len(text)} characters, more than the {most} tokens that this engine holds can have"
+            )
 
     def submit(self, ids: list[int], params: SamplingParams, stream: bool, options: RequestOptions) -> int:
         """Enqueues a request; `params` are resolved. Raises RequestError when it is refused."""

@@ -22,6 +22,8 @@ def open_source(path: Path) -> Source:
         return HfFolder(path)
     if not path.exists():
         raise SourceError(f"{path} does not exist")
+    if not path.is_file():  # a pipe may have no writer
+        raise SourceError(f"{path} is neither a folder nor a regular file")
     try:
         with open(path, "rb") as file:
             head = file.read(64)

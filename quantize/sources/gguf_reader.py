@@ -24,10 +24,14 @@ from precast.errors import SourceError
 DEFAULT_ALIGNMENT = 32
 MAX_DIMENSIONS = 4
 
+MAX_PADDING = 4096
+"""Bytes behind the last tensor."""
+
 MAX_METADATA_BYTES = 64 << 20
-MAX_VALUES = 1 << 22
-"""Limits of fields and tensor infos, and of the values in all arrays: a vocabulary of 262k tokens takes 15 MB and 1.3
-million values. A file may announce as much as it has bytes, which can be holes."""
+MAX_VALUES = 1 << 21
+MAX_NAMES = 1 << 17
+"""Limits of fields and tensor infos: their bytes, the values in all arrays, and the names. A vocabulary of 262k tokens
+takes 15 MB and 1.3 million values. A file may announce as much as it has bytes, which can be holes."""
 
 STRING, ARRAY = 8, 9
 
@@ -120,6 +124,8 @@ class GgufFile:
         if magic != b"GGUF" or version not in (2, 3):
             raise SourceError(f"{self.path} is GGUF version {version}, big-endian or foreign; 2 and 3 are supported")
         tensor_count, field_count = self._take("<Q"), self._take("<Q")
+        if tensor_count > MAX_NAMES or field_count > MAX_NAMES:
+            raise self._fail(f"{tensor_count} tensors and {field_count} fields; at most {MAX_NAMES} are read")
         fields: dict[str, Any] = {}
         for _ in range(field_count):
             key = self._string()
@@ -139,6 +145,9 @@ class GgufFile:
             infos[name] = [self._take("<Q") for _ in range(count)], self._take("<I"), self._take("<Q")
         start = -(-self._place // alignment) * alignment
         tensors = {name: self._tensor(name, dims, kind, start + at) for name, (dims, kind, at) in infos.items()}
+        end = max((info.offset + info.size for info in tensors.values()), default=len(self._data))
+        if len(self._data) - end > max(alignment, MAX_PADDING):
+            raise self._fail(f"{len(self._data) - end} bytes stand behind its last tensor")
         return fields, tensors
 
     def _tensor(self, name: str, dims: list[int], kind: int, offset: int) -> TensorInfo:

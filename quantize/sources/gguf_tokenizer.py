@@ -23,7 +23,9 @@ def tokenizer_files(fields: dict[str, Any], config: dict[str, Any], where: str) 
         special = _special_tokens(fields)
     except SourceError:
         raise
-    except Exception as error:  # fields of any type and length, and a library that raises bare Exception
+    except BaseException as error:  # fields of any type and length; the library raises bare Exception, and panics
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         raise SourceError(f"{where}: its tokenizer fields make no tokenizer: {error!r}") from None
     files: dict[str, Any] = {
         "tokenizer.json": json.loads(tokenizer.to_str()),

@@ -19,7 +19,8 @@ from precast.runtime.text.tokenizer import read_json
 MODEL, VOCAB, MERGES, ADDED = "tokenizer.model", "vocab.json", "merges.txt", "added_tokens.json"
 TOKENIZER, CONFIG = "tokenizer.json", "tokenizer_config.json"
 
-MAX_MERGES_BYTES = 64 << 20
+MAX_MERGES_BYTES = 16 << 20
+"""The longest known lists, of half a million, take 6 MB."""
 
 _END = "<|endoftext|>"
 _GPT2 = ("gpt-2", {"bos_token": _END, "eos_token": _END, "unk_token": _END})

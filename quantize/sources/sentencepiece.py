@@ -28,7 +28,9 @@ MAX_FILE_BYTES = 64 << 20
 """The largest known (Gemma's) takes 4.7 MB."""
 
 MAX_PIECE = 1024
-"""Characters. Merges are found by cutting a piece everywhere."""
+MAX_CUT_CHARACTERS = 1 << 26
+"""Characters of a piece, and of all parts of all pieces together: merges are found by cutting a piece everywhere.
+Gemma's 262,144 pieces of at most 31 characters make 11 million."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,10 @@ class SentencePiece:
 
     def tokenizer(self) -> Tokenizer:
         """The same ids and text as sentencepiece's, but that control pieces in a text are tokens, as transformers has
-        it. Raises ValueError for a piece of more than MAX_PIECE characters; the library raises bare Exception for what
-        makes no tokenizer."""
-        if max(map(len, self.pieces)) > MAX_PIECE:
-            raise ValueError(f"it has a piece of more than {MAX_PIECE} characters")
+        it. Raises ValueError for pieces that are too long; the library raises bare Exception for what makes no
+        tokenizer."""
+        if max(map(len, self.pieces)) > MAX_PIECE or sum(len(piece) ** 2 for piece in self.pieces) > MAX_CUT_CHARACTERS:
+            raise ValueError(f"it has a piece of more than {MAX_PIECE} characters, or too many long ones")
         tokenizer = Tokenizer(self._bpe() if self.model == BPE else self._unigram())
         steps: list[Any] = [normalizers.Precompiled(self.charsmap)] if self.charsmap else []
         if self.remove_extra_whitespaces:

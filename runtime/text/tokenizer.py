@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from tokenizers import Tokenizer as RustTokenizer
 
 from precast.errors import PrecastError, RequestError, SourceError
 from precast.json_file import read_object, read_small_file
-from precast.runtime.text.tokenizer_limits import refuse_abort, refuse_growth
+from precast.runtime.text.tokenizer_limits import MAX_BYTES, refuse_before_loading, refuse_growth, refuse_long
 
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -62,6 +63,11 @@ class Tokenizer:
     def vocab_size(self) -> int:
         """Number of tokens, added ones included."""
         return int(self.rust.get_vocab_size(with_added_tokens=True))
+
+    @cached_property
+    def longest_token(self) -> int:
+        """Characters of the longest token, in the form in which the vocabulary keeps it."""
+        return max(map(len, self.rust.get_vocab(with_added_tokens=True)), default=1)
 
     @property
     def bos_token_id(self) -> int | None:
@@ -113,8 +119,8 @@ def _failing_as(kind: type[PrecastError], sentence: str) -> Iterator[None]:
 
 
 def _load(path: Path) -> RustTokenizer:
-    data = read_small_file(path, SourceError)
-    refuse_abort(data, str(path))
+    data = read_small_file(path, SourceError, MAX_BYTES)
+    refuse_before_loading(data, str(path))
     with _failing_as(SourceError, f"{path} is not a tokenizer"):
         rust = RustTokenizer.from_buffer(data)
     refuse_growth(rust, str(path))
@@ -172,6 +178,7 @@ def _add_tokens(rust: RustTokenizer, folder: Path) -> None:
     for token in new:
         token.special = token.special or token.content in names
     unlisted = {token.content: token for token in (*named.values(), *extra) if token.content not in known}
+    refuse_long((token.content for token in (*new, *unlisted.values())), str(where))
     rust.add_tokens([*new, *unlisted.values()])
     own = CLASS_TOKENS.get(_class(config), {}).values()
     rust.add_special_tokens([AddedToken(text, normalized=False) for text in own if rust.token_to_id(text) is not None])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import struct
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from precast.errors import RequestError, SourceError
-from precast.runtime.text.tokenizer import Tokenizer, read_json
+from precast.runtime.text.tokenizer import Tokenizer
 
 SPECIAL = 1
 """Flag: not part of the text unless asked for."""
@@ -79,7 +80,7 @@ def read_vocab(folder: Path, size: int, tokenizer: Tokenizer | None = None) -> V
     """Bytes of tokens from a tokenizer.json with a byte-level, a sentencepiece-like, or a WordPiece decoder."""
     path = folder / "tokenizer.json"
     rust = (tokenizer or Tokenizer.from_folder(folder)).rust
-    to_bytes, options = _decoder(read_json(path).get("decoder"), str(path))
+    to_bytes, options = _decoder(None if rust.decoder is None else json.loads(rust.decoder.__getstate__()), str(path))
     vocab = rust.get_vocab(with_added_tokens=True)
     if vocab and max(vocab.values()) >= size:
         raise SourceError(f"{path} has token ids up to {max(vocab.values())}, the model has {size}")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 # Names of a layer's tensors are made before the weights are looked at: a damaged number must not make billions.
 MAX_LAYERS = 10_000
 MAX_EXPERTS = 1_024
-MAX_MODULES = 100_000
+MAX_MODULES = 50_000
 
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "gelu_quick", "relu", "relu2")
 

@@ -9,8 +9,11 @@ from typing import Any
 
 from precast.errors import PrecastError
 
-MAX_BYTES = 256 << 20
-"""Real tokenizers of 256k tokens, the largest JSON files of models, take about 35 MB."""
+MAX_BYTES = 24 << 20
+"""The largest index of shards that is known takes 15 MB. Tokenizers, which may be larger, are not read here."""
+
+MAX_VALUES = 700_000
+"""Lists, objects and what they hold: a hundred bytes of memory each, for as few as two of the file."""
 
 MAX_CONFIG_BYTES = 4 << 20
 """Real config.json files take a few KiB."""
@@ -26,12 +29,20 @@ def read_object(path: Path, error: type[PrecastError], *, optional: bool = False
     try:
         if optional and not path.exists():
             return {}
-        value = json.loads(read_small_file(path, error))
+        data = read_small_file(path, error)
+        if may_hold_values(data) > MAX_VALUES:
+            raise error(f"{path} holds more than {MAX_VALUES} values: not a file that stands beside a model's weights")
+        value = json.loads(data)
     except (ValueError, RecursionError) as wrong:
         raise error(f"{path} is not JSON: {wrong}") from None
     if not isinstance(value, dict):
         raise error(f"{path} must hold a JSON object")
     return value
+
+
+def may_hold_values(data: bytes) -> int:
+    """At most so many values make a JSON text: what costs memory is known before any is taken."""
+    return sum(map(data.count, (b",", b"[", b"{"))) + 1
 
 
 def read_small_file(

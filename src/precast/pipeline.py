@@ -115,9 +115,20 @@ def _through_cache(
         raise PrecastError(f"{path} is a checkpoint: its quantization is fixed; give its source model instead")
     converting = convert_options or ConvertOptions(quant="int8")
     building = build_options or BuildOptions()
+
+    def check() -> None:
+        if kind == "checkpoint":
+            from precast.builder.weights import Checkpoint
+
+            Checkpoint(path)
+        else:
+            from precast.quantize.describe import refuse_unsupported
+
+            refuse_unsupported(path)
+
     key = build_cache.digest(
         {
-            "source": build_cache.content_digest(path),
+            "source": build_cache.content_digest(path, check),
             "convert": asdict(converting) if kind == "source" else None,
             "build": asdict(building),
             "isa": kernels.isa_level(),

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from precast import files, mapped
 from precast.errors import SourceError
-from precast.json_file import LFS_POINTER
+from precast.json_file import LFS_POINTER, may_hold_values
 
 Array = npt.NDArray[Any]
 
@@ -43,6 +43,11 @@ DTYPES: dict[str, np.dtype[Any]] = {
 MAX_HEADER_BYTES = 16 << 20
 """About 130,000 tensors. The safetensors library allows 100 MB, which take Python half a minute and gigabytes."""
 
+MAX_HEADER_VALUES = 1_600_000
+"""As many as the entries of 160,000 tensors hold."""
+
+MAX_DIMENSIONS = 8
+
 WRITE_BYTES = 1 << 24
 """Bytes handed to one write."""
 
@@ -58,7 +63,7 @@ class TensorInfo:
 
 
 class SafetensorsFile:
-    """A mapped file with a checked header: known dtypes, ranges inside the file that fit their shapes, no overlap."""
+    """A mapped file with a checked header: known dtypes, ranges that fit their shapes and fill the file."""
 
     def __init__(self, path: Path, data: mmap.mmap, start: int, tensors: dict[str, TensorInfo]) -> None:
         self.path = path
@@ -121,6 +126,8 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _read_header(path: Path, raw: bytes, data_bytes: int) -> dict[str, TensorInfo]:
+    if may_hold_values(raw) > MAX_HEADER_VALUES:
+        raise SourceError(f"{path} has a header of more than {MAX_HEADER_VALUES} values: not that of a model")
     try:
         header = json.loads(raw, object_pairs_hook=_no_duplicates)
     except (ValueError, RecursionError) as error:
@@ -133,7 +140,11 @@ def _read_header(path: Path, raw: bytes, data_bytes: int) -> dict[str, TensorInf
     for name, info in sorted(tensors.items(), key=lambda item: (item[1].begin, item[1].end)):
         if info.begin < end:
             raise SourceError(f"{path}: tensor {name} lies over another one")
+        if info.begin > end:
+            raise SourceError(f"{path} has {info.begin - end} bytes that belong to no tensor, before {name}")
         end = info.end
+    if end < data_bytes:
+        raise SourceError(f"{path} has {data_bytes - end} bytes behind its last tensor: it is damaged")
     return tensors
 
 
@@ -147,11 +158,13 @@ def _tensor_info(path: Path, name: str, entry: Any, data_bytes: int) -> TensorIn
     if not ok or not all(map(number, entry["shape"] + entry["data_offsets"])) or len(entry["data_offsets"]) != 2:
         raise SourceError(f"{path} has a damaged safetensors header: bad entry for tensor {name}")
     dtype, shape, (begin, end) = entry.get("dtype"), tuple(entry["shape"]), entry["data_offsets"]
+    if len(shape) > MAX_DIMENSIONS:
+        raise SourceError(f"{path}: tensor {name} has {len(shape)} dimensions; at most {MAX_DIMENSIONS} are supported")
     if not isinstance(dtype, str) or dtype not in DTYPES:
         raise SourceError(f"{path}: tensor {name} has dtype {dtype!r}, which precast does not read")
     if not begin <= end <= data_bytes:
         raise SourceError(f"{path} is truncated: tensor {name} ends at byte {end} of {data_bytes}")
-    if end - begin != math.prod(shape) * DTYPES[dtype].itemsize or len(shape) > 8:
+    if end - begin != math.prod(shape) * DTYPES[dtype].itemsize:
         raise SourceError(f"{path}: tensor {name} of shape {list(shape)} does not fill its {end - begin} bytes")
     return TensorInfo(dtype, shape, begin, end)
 

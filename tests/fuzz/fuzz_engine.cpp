@@ -61,22 +61,27 @@ class SectionFence {
 
 // Adds rows of one sequence whose pages are those of the pool, again and again.
 void add_sequence(StepBatch& batch, int32_t rows, int32_t first_position) {
-  const auto at = static_cast<int32_t>(batch.block_tables.size());
+  const auto at = static_cast<int32_t>(batch.block_tables.front().size());
   batch.sequences.push_back({static_cast<int32_t>(batch.tokens.size()), rows, first_position, at});
-  for (int32_t page = 0; page * 32 < first_position + rows; ++page) batch.block_tables.push_back((at + page) % kPages);
+  for (std::vector<PageId>& table : batch.block_tables) {
+    for (int32_t page = 0; page * 32 < first_position + rows; ++page) table.push_back((at + page) % kPages);
+  }
   for (int32_t i = 0; i < rows; ++i) batch.tokens.push_back(0);
   batch.logit_rows.push_back(static_cast<int32_t>(batch.tokens.size()) - 1);
 }
 
 void run(Backend& backend, uint32_t choice) {
   const ModelLimits& limits = backend.limits();
-  if (limits.page_bytes > kMaxPageBytes || limits.vocab_size > kMaxLogits) return;
-  backend.allocate_pages(kPages);
+  int64_t page_bytes = 0;
+  for (const KvGroup& group : limits.groups) page_bytes += group.page_bytes;
+  if (page_bytes > kMaxPageBytes || limits.vocab_size > kMaxLogits) return;
+  backend.allocate_pages(std::vector<int32_t>(limits.groups.size(), kPages));
   constexpr int32_t kRows[] = {1, 7, 33, 70}, kPositions[] = {0, 5, 250, 290};
   const int32_t most = std::min(limits.max_num_tokens, limits.max_seq_len);
   const int32_t rows = std::min(kRows[choice % 4], most);
   const int32_t position = std::min(kPositions[choice / 4 % 4], limits.max_seq_len - rows);
   StepBatch batch;
+  batch.clear(limits.groups.size());
   add_sequence(batch, rows, position);
   if (limits.max_batch_size > 1 && rows < limits.max_num_tokens)
     add_sequence(batch, 1, limits.max_seq_len > 40 ? 40 : 0);
@@ -86,7 +91,7 @@ void run(Backend& backend, uint32_t choice) {
   batch.tokens.back() = limits.vocab_size - 1;
   std::vector<float> logits(batch.logit_rows.size() * static_cast<size_t>(limits.vocab_size));
   backend.run(batch, logits.data());
-  backend.copy_page(0, 1, 5);
+  batch.copies.push_back({static_cast<int32_t>(limits.groups.size()) - 1, 0, 1, 5});
   backend.run(batch, logits.data());
 }
 

@@ -12,7 +12,8 @@
 namespace precast {
 namespace {
 
-constexpr size_t kHeaderBytes = 64, kSizeAt = 16, kTableAt = 24, kTableBytesAt = 32, kTableCrcAt = 40, kHeaderCrcAt = 60;
+constexpr size_t kHeaderBytes = 64, kSizeAt = 16, kTableAt = 24, kTableBytesAt = 32, kTableCrcAt = 40,
+                 kHeaderCrcAt = 60;
 
 template <typename T>
 void put(uint8_t* data, T value) {

@@ -33,8 +33,8 @@ GGUF = {
     "empty texts": (0, 1, array(8, 100 << 20), "hold more than"),
     "arrays of arrays": (0, 1, array(9, 1 << 25), "hold more than"),
     "one text": (0, 1, text("x") + struct.pack("<IQ", 8, GIB - 200), "a string of"),
-    "tensors": (1 << 62, 0, b"", "stands twice"),
-    "fields": (0, 1 << 62, b"", "stands twice"),
+    "tensors": (1 << 62, 0, b"", "are read"),
+    "fields": (0, 1 << 62, b"", "are read"),
 }
 
 
