@@ -26,6 +26,8 @@ def describe_engine(folder: Path, *, verify: bool = False, with_plan: bool = Fal
         raise EngineError(
             f"{engine.path} is damaged: its plan takes {len(raw)} bytes, at most {MAX_PLAN_BYTES} are read"
         )
+    if (wrong := engine.damage_of("plan")) is not None:
+        raise EngineError(f"{engine.path} is damaged: {wrong}")
     try:
         plan = Plan.from_bytes(bytes(raw))
     except ValueError as error:

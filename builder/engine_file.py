@@ -191,13 +191,18 @@ class EngineFile:
 
     def damage(self) -> Iterator[tuple[str, str]]:
         """Reads the sections one by one: yields (section, what is wrong with it) for each that is damaged."""
-        for section in self.sections.values():
-            view = self.bytes(section.name)
-            for i, expected in enumerate(section.checksums):
-                begin = i * CHECKSUM_BLOCK
-                if zlib.crc32(view[begin : begin + CHECKSUM_BLOCK]) != expected:
-                    yield section.name, f"checksum mismatch in section {section.name} at byte {section.offset + begin}"
-                    break
+        for name in self.sections:
+            if (wrong := self.damage_of(name)) is not None:
+                yield name, wrong
+
+    def damage_of(self, name: str) -> str | None:
+        """Reads a section; → what is wrong with it, or None."""
+        section, view = self.sections[name], self.bytes(name)
+        for i, expected in enumerate(section.checksums):
+            begin = i * CHECKSUM_BLOCK
+            if zlib.crc32(view[begin : begin + CHECKSUM_BLOCK]) != expected:
+                return f"checksum mismatch in section {name} at byte {section.offset + begin}"
+        return None
 
 
 def _read_table(path: Path, data: mmap.mmap) -> dict[str, Section]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from precast.builder.engine_file import EngineFile
 from tests.e2e.command_line import precast, start
 
 USAGE = {
@@ -145,7 +146,8 @@ DAMAGE = {
     "last byte gone": lambda data: data[:-1],
     "magic flipped": flipped(0),
     "header flipped": flipped(17),
-    "section table flipped": flipped(70),
+    "plan flipped": flipped(70),
+    "section table flipped": flipped(-1),
     "bytes behind it": lambda data: data + b"\0",
 }
 
@@ -158,7 +160,8 @@ def test_a_damaged_engine_does_not_load(case: str, engine: Path, tmp_path: Path)
 
 
 def test_a_flipped_weight_is_found_by_verify(engine: Path, tmp_path: Path) -> None:
-    copy = damaged(engine, tmp_path, flipped(-1))
+    weights = EngineFile.open(engine / "rank0.engine").sections["transformer.vocab_embedding.weight"]
+    copy = damaged(engine, tmp_path, flipped(weights.offset))
     found = precast("inspect", copy, "--verify", "--json")
     assert "damaged" in found.failed(1)
     assert len(json.loads(found.out)["damage"]) == 1

@@ -52,6 +52,9 @@ ENGINES: dict[str, tuple[str, dict[str, Any], str]] = {
 }
 """Name → family, changes of its config (None: it has no such key), quantization."""
 
+KV_DTYPES = {"bloom": "int8", "gemma2": "fp8", "gpt2": "float32"}
+"""Of families; others have the default."""
+
 MAX_SEQ_LEN = 512
 
 
@@ -67,7 +70,8 @@ def engine(family: str, changes: dict[str, Any], quant: str, folder: Path) -> by
     model.to(getattr(torch, changes.get("dtype", "float32"))).save_pretrained(folder / "hf")
     convert(folder / "hf", folder / "checkpoint", ConvertOptions(quant=quant))
     longest = min(MAX_SEQ_LEN, changes.get("n_positions", MAX_SEQ_LEN))
-    limits = BuildOptions(max_batch_size=4, max_num_tokens=80, max_seq_len=longest)
+    kv = KV_DTYPES.get(family, "auto")
+    limits = BuildOptions(max_batch_size=4, max_num_tokens=80, max_seq_len=longest, kv_cache_dtype=kv)
     build(folder / "checkpoint", folder / "engine", limits)
     return (folder / "engine" / "rank0.engine").read_bytes()
 

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-LEAVES = ("errors", "files", "json_file", "progress", "checkpoint", "checkpoint_rules", "safetensors_file")
+LEAVES = ("errors", "files", "json_file", "mapped", "progress", "checkpoint", "checkpoint_rules", "safetensors_file")
 TEXT = "runtime.text"
 
 # Package → the parts of precast that it may import, beside itself and the leaves.
