@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "runtime/core/check.h"
 
@@ -13,7 +14,7 @@ KvCache::KvCache(const ModelLimits& limits, const std::vector<int32_t>& num_page
   require(!limits.groups.empty() && limits.groups.size() == num_pages.size(), "every layer group has a pool");
   for (size_t g = 0; g < num_pages.size(); ++g) {
     require(limits.groups[g].window > 0 || g == 0, "full attention is the first group");
-    groups_.push_back({limits.groups[g], PagePool(std::max(num_pages[g], 0)), 0, {}});
+    groups_.push_back({limits.groups[g], PagePool(std::max(num_pages[g], 0)), 0, false, {}});
   }
 }
 
@@ -48,11 +49,14 @@ int32_t KvCache::max_positions() const {
   for (size_t g = 0; g < groups_.size(); ++g) {
     const Group& group = groups_[g];
     std::set<PageId> pinned;
+    int32_t entries = 0;
     for (const auto& pin : pins_) {
       const BlockTable& table = pin->tables[g];
       pinned.insert(table.pages.begin() + table.first, table.pages.end());
+      entries += table.held();
     }
-    const int32_t pages = group.pool.size() - static_cast<int32_t>(pinned.size());
+    // As num_available counts them.
+    const int32_t pages = group.pool.size() - (group.layers.window > 0 ? entries : static_cast<int32_t>(pinned.size()));
     if (group.layers.window > 0 && window_pages(group, page_tokens_) <= pages) continue;
     most = std::min(most, int64_t{pages} * page_tokens_);
   }
@@ -79,6 +83,7 @@ bool KvCache::admit(Sequence& s, int32_t num_positions, int32_t spare) {
   s.promised_length = num_positions;
   for (size_t g = 0; g < groups_.size(); ++g) {
     if (cost(groups_[g], g, s) + spare <= num_available(static_cast<int32_t>(g))) continue;
+    groups_[g].was_short = true;
     s.num_computed = s.promised_length = 0;
     return false;
   }
@@ -134,7 +139,7 @@ void KvCache::computed(Sequence& s, int32_t num_computed) {
 }
 
 void KvCache::drop_pages_before(size_t g, BlockTable& table, int32_t first) {
-  if (table.first < first) ++version_;
+  if (table.first < first && std::exchange(groups_[g].was_short, false)) ++version_;
   for (; table.first < std::min(first, table.num_pages()); ++table.first) {
     PageId& page = table.pages[static_cast<size_t>(table.first)];
     release_page(g, page);

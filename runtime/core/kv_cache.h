@@ -70,7 +70,7 @@ class KvCache {
   int32_t max_positions() const;
   int32_t num_nodes() const { return tree_.num_nodes(); }
   uint64_t num_evicted() const { return evicted_; }  // pages, since the start
-  // Changes whenever something may fit or be found that did not or was not before.
+  // Changes whenever something may fit, or be found, that did not or was not before.
   uint64_t version() const { return version_; }
   CacheEvents& events() { return events_; }
 
@@ -90,6 +90,7 @@ class KvCache {
     KvGroup layers;
     PagePool pool;
     int32_t promised = 0;
+    bool was_short = false;  // an admission has failed for want of its pages
     std::set<Evictable> order;
   };
 
@@ -117,6 +118,7 @@ class KvCache {
   void relist(RadixNode& node, size_t g);
   void unlist(RadixNode& node, size_t g);
   void touch(RadixNode& node, int32_t priority);
+  void raise_priority(RadixNode& node, int32_t priority);
   void evict(size_t g);
   void check_path(const Sequence& sequence) const;
   void check_group(size_t g, const std::vector<const Sequence*>& holders, const std::vector<RadixNode*>& nodes) const;

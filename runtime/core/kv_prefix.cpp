@@ -57,6 +57,7 @@ void KvCache::take_match(Sequence& s) {
     ++s.node->holders;
     s.num_kept = full;
   }
+  for (RadixNode* node : match_.path) raise_priority(*node, s.cache_priority);
   for (size_t g = 0; g < groups_.size(); ++g) {
     BlockTable& table = s.tables[g];
     table.first = first_page(groups_[g], s.num_computed);
@@ -238,7 +239,6 @@ void KvCache::remove_if_useless(RadixNode* node) {
     RadixNode* parent = node->parent;
     if (parent != nullptr && events_.wanted()) events_.push({CacheEvent::Kind::removed, node->id, 0, {}, {}});
     tree_.remove(*node);
-    ++version_;
     node = parent;
   }
   if (node != nullptr && !node->is_root()) relist(*node, 0);  // it may be a leaf now
@@ -273,13 +273,21 @@ void KvCache::unlist(RadixNode& node, size_t g) {
   page.listed = false;
 }
 
-// A use without a hold. The priority of a node is the highest of those who used it.
+// A use without a hold.
 void KvCache::touch(RadixNode& node, int32_t priority) {
+  raise_priority(node, priority);
   for (size_t g = 0; g < groups_.size(); ++g) {
     unlist(node, g);
     node.pages[g].used = now_;
+    relist(node, g);
   }
-  node.priority = std::max(node.priority, priority);
+}
+
+// The priority of a node is the highest of those who used it.
+void KvCache::raise_priority(RadixNode& node, int32_t priority) {
+  if (priority <= node.priority) return;
+  for (size_t g = 0; g < groups_.size(); ++g) unlist(node, g);
+  node.priority = priority;
   for (size_t g = 0; g < groups_.size(); ++g) relist(node, g);
 }
 

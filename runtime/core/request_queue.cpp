@@ -33,15 +33,13 @@ bool RequestQueue::admitted(Sequence* sequence) {
 
 void RequestQueue::candidates(const KvCache& cache, std::vector<Sequence*>& out) const {
   out = paused_;
-  for (Sequence* s : waiting_) {
-    if (is_urgent(*s)) out.push_back(s);
-  }
+  // Who arrived earlier has been overtaken as often at least: the urgent ones come first.
+  auto s = waiting_.begin();
+  while (s != waiting_.end() && is_urgent(**s)) out.push_back(*s++);
   const auto first = static_cast<std::ptrdiff_t>(out.size());
-  for (Sequence* s : waiting_) {
-    const bool full = order_ != RequestOrder::priority && out.size() - static_cast<size_t>(first) == kLookahead;
-    if (full) break;
-    if (!is_urgent(*s)) out.push_back(s);
-  }
+  const bool all = order_ == RequestOrder::priority;
+  const auto others = all ? waiting_.end() - s : std::min<std::ptrdiff_t>(waiting_.end() - s, kLookahead);
+  out.insert(out.end(), s, s + others);
   if (order_ == RequestOrder::priority) {
     const auto before = [](const Sequence* a, const Sequence* b) {
       return a->priority != b->priority ? a->priority > b->priority : a->arrival < b->arrival;
@@ -51,7 +49,7 @@ void RequestQueue::candidates(const KvCache& cache, std::vector<Sequence*>& out)
     out.resize(most);
   } else if (order_ == RequestOrder::cache_aware) {
     std::vector<std::pair<int32_t, Sequence*>> ranked;
-    for (auto s = out.begin() + first; s != out.end(); ++s) ranked.emplace_back(cache.cached(**s), *s);
+    for (auto c = out.begin() + first; c != out.end(); ++c) ranked.emplace_back(cache.cached(**c), *c);
     std::ranges::stable_sort(ranked, [](const auto& a, const auto& b) { return a.first > b.first; });
     std::ranges::transform(ranked, out.begin() + first, [](const auto& r) { return r.second; });
   }

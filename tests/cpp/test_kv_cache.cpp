@@ -178,6 +178,22 @@ TEST_CASE("the least recently used leaf of the lowest priority goes first, what 
   CHECK(std::ranges::count_if(events, [](const auto& e) { return e.kind == CacheEvent::Kind::removed; }) == 5);
 }
 
+TEST_CASE("whoever uses a page lends it its priority") {
+  KvCache cache(limits(4, {0, 4}), {6, 12});
+  Sequence first = sequence(count(9)), second = sequence(count(10)), other = sequence(count(8, 50));
+  first.cache_priority = 1;
+  second.cache_priority = 60;
+  for (Sequence* s : {&first, &second, &other}) {
+    run(cache, *s);
+    finish(cache, *s);
+    cache.check_integrity({});
+  }
+  Sequence taker = sequence(count(8, 90), std::nullopt);
+  run(cache, taker);  // takes what `other` left, though it was used last
+  CHECK(cache.cached(sequence(count(10))) == 9);
+  CHECK(cache.cached(sequence(count(9, 50))) < 8);
+}
+
 TEST_CASE("events are stored before removed, and the oldest are lost when nobody takes them") {
   KvCache cache(limits(4), {3}, 2);
   Sequence a = sequence(count(9)), b = sequence(count(9, 50));

@@ -65,6 +65,26 @@ TEST_CASE("decode comes first, prompts fill the rest in chunks that end on page 
   CHECK(cache.num_available(0) == 100);
 }
 
+TEST_CASE("equal_progress gives each prompt a page in turn, who has fewest first; first_come all to the first") {
+  for (const PrefillOrder order : {PrefillOrder::first_come, PrefillOrder::equal_progress}) {
+    KvCache cache(roomy(), {100});
+    Scheduler scheduler(limits(8, 170), {.prefill_order = order}, cache);
+    StepBatch batch;
+    auto a = sequence(1, 200, 201), b = sequence(2, 200, 201), c = sequence(3, 40, 41);
+    for (auto* s : {a.get(), b.get(), c.get()}) scheduler.add(s);
+    scheduler.admit();
+    REQUIRE(scheduler.schedule(batch));
+    CHECK(shares(batch) ==
+          (order == PrefillOrder::first_come ? Shares{{160, 160}} : Shares{{64, 64}, {64, 64}, {40, 40}}));
+    scheduler.complete();
+    if (c->num_computed == c->length()) scheduler.finish(*c);
+    REQUIRE(scheduler.schedule(batch));
+    CHECK(shares(batch) ==
+          (order == PrefillOrder::first_come ? Shares{{40, 200}, {128, 128}} : Shares{{96, 160}, {64, 128}}));
+    for (auto* s : {a.get(), b.get(), c.get()}) scheduler.finish(*s);
+  }
+}
+
 TEST_CASE("with max_overtakes 0 the first in the queue waits for pages, and nobody overtakes it") {
   KvCache cache(roomy(), {4});
   Scheduler scheduler(limits(8, 256), {.max_overtakes = 0}, cache);

@@ -82,9 +82,10 @@ void match(const char* what, std::vector<KvGroup> groups) {
   print("  find, admit and release", admitted);
 }
 
-void steps(const char* what, SchedulerConfig config) {
+// pages_each: pages of full attention in the pool for each of kRunning sequences.
+void steps(const char* what, SchedulerConfig config, int32_t pages_each) {
   std::mt19937 random(2);
-  KvCache cache(limits({{0, 3, 1}, {512, 15, 5}}), {kRunning * 45, kRunning * 20});
+  KvCache cache(limits({{0, 3, 1}, {512, 15, 5}}), {kRunning * pages_each, kRunning * 20});
   Scheduler scheduler(limits({{0, 3, 1}, {512, 15, 5}}), config, cache);
   std::vector<std::unique_ptr<Sequence>> all;
   const std::vector<TokenId> system = random_tokens(random, 400);
@@ -122,8 +123,7 @@ void steps(const char* what, SchedulerConfig config) {
     const bool only_decode = batch.tokens.size() == batch.sequences.size() && ended.empty();
     if (only_decode) decode.push_back(time);
   }
-  std::printf("%d waiting, %zu running at the end, %llu pauses: %s\n", kWaiting, scheduler.running().size(),
-              static_cast<unsigned long long>(scheduler.num_pauses()), what);
+  std::printf("%d waiting, %zu running at the end: %s\n", kWaiting, scheduler.running().size(), what);
   if (!decode.empty()) print("  steps of decode alone", decode);
   print("  all steps", every);
 }
@@ -138,8 +138,10 @@ int main() {
     const std::pair<const char*, RequestOrder> orders[] = {
         {"fcfs", RequestOrder::fcfs}, {"priority", RequestOrder::priority}, {"cache_aware", RequestOrder::cache_aware}};
     for (const auto& [order_name, order] : orders) {
-      const std::string what = std::string(name) + ", " + order_name;
-      steps(what.c_str(), {.policy = policy, .request_order = order});
+      for (const int32_t pages_each : {33, 20}) {
+        const std::string what = std::string(name) + ", " + order_name + (pages_each < 33 ? ", short of pages" : "");
+        steps(what.c_str(), {.policy = policy, .request_order = order}, pages_each);
+      }
     }
   }
   return 0;
