@@ -18,6 +18,7 @@ COMMANDS = {
     "build": "Compile a checkpoint into an engine.",
     "run": "Answer a prompt, or a file of prompts.",
     "chat": "Talk to a model.",
+    "plan": "Tell what an engine can serve.",
     "inspect": "Show what an engine, a checkpoint or a model is.",
     "cache": "List, check and prune built engines.",
 }

@@ -21,6 +21,8 @@ LABELS = {
     "pack": "Packing weights",
     "prefixes": "Computing prefixes",
     "check": "Checking the engine",
+    "calibrate": "Timing steps",
+    "simulate": "Simulating",
 }
 
 

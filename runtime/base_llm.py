@@ -22,6 +22,8 @@ class RuntimeOptions(TypedDict, total=False):
     """Sequences of a step, within the engine's limit, which is the default."""
     max_num_tokens: int | None
     """Tokens of a step, within the engine's limit, which is the default."""
+    max_chunk_tokens: int | None
+    """Tokens of one prompt in a step, at least a KV page. Default: as many as the step has room for."""
     scheduler_policy: Literal["guaranteed_no_evict", "max_utilization", "static_batch"] | None
     """When a request enters, and whether it can be paused: docs/scheduling.md. Default: guaranteed_no_evict."""
     request_order: Literal["fcfs", "priority", "cache_aware"] | None

@@ -44,6 +44,7 @@ class Session:
         kv_cache_memory: int | None = None,
         max_batch_size: int | None = None,
         max_num_tokens: int | None = None,
+        max_chunk_tokens: int | None = None,
         scheduler_policy: str | None = None,
         request_order: str | None = None,
         prefill_order: str | None = None,
@@ -68,6 +69,7 @@ class Session:
         self._model_defaults = defaults_of(generation, str(folder / "generation_config.json"))
         self._use_defaults = generation_config
         scheduling: dict[str, Any] = {
+            "max_chunk_tokens": max_chunk_tokens,
             "scheduler_policy": scheduler_policy,
             "request_order": request_order,
             "prefill_order": prefill_order,
@@ -210,8 +212,8 @@ def num_pages(
     sizes = [max(1, group.page_bytes) for group in groups]
     budget -= prefix_pages * sum(sizes)
     window = max(group.window for group in groups)
-    longest = _pages(limits, limits.max_seq_len)
-    typical = _pages(limits, min(limits.max_seq_len, TYPICAL_WINDOWS * window or limits.max_seq_len))
+    longest = pages_of_sequence(limits, limits.max_seq_len)
+    typical = pages_of_sequence(limits, min(limits.max_seq_len, TYPICAL_WINDOWS * window or limits.max_seq_len))
     sequences = limits.max_batch_size * max(map(operator.truediv, longest, typical))  # typical ones, of all groups
     wanted = [math.ceil(sequences * pages) for pages in typical]
     if sum(map(operator.mul, wanted, sizes)) > budget:
@@ -225,7 +227,7 @@ def num_pages(
     return [min(pages + prefix_pages, 2**31 - 1) for pages in wanted]
 
 
-def _pages(limits: native.ModelLimits, length: int) -> list[int]:
+def pages_of_sequence(limits: native.ModelLimits, length: int) -> list[int]:
     """Most pages of each layer group that a sequence of `length` tokens holds at a time."""
     page = limits.page_tokens
     whole = -(-length // page)

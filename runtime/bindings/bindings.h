@@ -3,8 +3,11 @@
 #include <nanobind/nanobind.h>
 
 #include <string>
+#include <variant>
+#include <vector>
 
 #include "plugins/cpu/kernels.h"
+#include "runtime/core/scheduler.h"
 
 namespace precast {
 
@@ -15,6 +18,13 @@ void bind_attention_kernels(nanobind::module_& m);    // norms, rope, kv_append,
 void bind_sampling_kernels(nanobind::module_& m);     // scans of a vocabulary
 void bind_engine(nanobind::module_& m);               // engine files and the CPU backend
 void bind_executor(nanobind::module_& m);             // requests, scheduler, sampling, text out
+void bind_simulator(nanobind::module_& m);            // step costs, and the scheduler in virtual time
+
+// Throw EngineError for a name that does not exist, or another number of pools than of layer groups.
+SchedulerConfig scheduler_config(int32_t max_num_tokens, int32_t max_batch_size, int32_t max_chunk_tokens,
+                                 const std::string& scheduler_policy, const std::string& request_order,
+                                 const std::string& prefill_order, int32_t max_overtakes);
+std::vector<int32_t> pages_of_groups(const std::variant<int32_t, std::vector<int32_t>>& num_pages, size_t num_groups);
 
 Activation activation_of(const std::string& name);  // throws nanobind::value_error
 

@@ -289,46 +289,6 @@ class PyExecutor {
   pid_t process_ = getpid();
 };
 
-template <typename Enum>
-Enum named(const char* what, const std::string& name, std::initializer_list<std::pair<const char*, Enum>> values) {
-  std::string all;
-  for (const auto& [known, value] : values) {
-    if (name == known) return value;
-    all += std::string(all.empty() ? "" : ", ") + known;
-  }
-  throw EngineError(std::string(what) + " is " + name + "; it must be one of " + all);
-}
-
-SchedulerConfig scheduler_config(int32_t max_num_tokens, int32_t max_batch_size, const std::string& scheduler_policy,
-                                 const std::string& request_order, const std::string& prefill_order,
-                                 int32_t max_overtakes) {
-  return {.max_num_tokens = max_num_tokens,
-          .max_batch_size = max_batch_size,
-          .policy = named<SchedulerPolicy>("scheduler_policy", scheduler_policy,
-                                           {{"guaranteed_no_evict", SchedulerPolicy::guaranteed_no_evict},
-                                            {"max_utilization", SchedulerPolicy::max_utilization},
-                                            {"static_batch", SchedulerPolicy::static_batch}}),
-          .request_order = named<RequestOrder>("request_order", request_order,
-                                               {{"fcfs", RequestOrder::fcfs},
-                                                {"priority", RequestOrder::priority},
-                                                {"cache_aware", RequestOrder::cache_aware}}),
-          .prefill_order = named<PrefillOrder>(
-              "prefill_order", prefill_order,
-              {{"first_come", PrefillOrder::first_come}, {"equal_progress", PrefillOrder::equal_progress}}),
-          .max_overtakes = max_overtakes};
-}
-
-// One number: for every layer group.
-std::vector<int32_t> pages_of_groups(const std::variant<int32_t, std::vector<int32_t>>& num_pages, size_t num_groups) {
-  if (const auto* pages = std::get_if<int32_t>(&num_pages)) return std::vector<int32_t>(num_groups, *pages);
-  const auto& each = std::get<std::vector<int32_t>>(num_pages);
-  if (each.size() != num_groups) {
-    throw EngineError("num_pages has " + std::to_string(each.size()) + " numbers, and the engine has " +
-                      std::to_string(num_groups) + " layer groups");
-  }
-  return each;
-}
-
 void bind_events(nb::module_& m) {
   nb::class_<CacheEvent>(m, "CacheEvent", "A page that the prefix cache has stored or removed.")
       .def_prop_ro("kind",
@@ -356,23 +316,25 @@ void bind_executor(nb::module_& m) {
           "__init__",
           [](PyExecutor* self, std::shared_ptr<Backend> backend,
              const std::variant<int32_t, std::vector<int32_t>>& num_pages, int32_t max_num_tokens,
-             int32_t max_batch_size, const std::string& scheduler_policy, const std::string& request_order,
-             const std::string& prefill_order, int32_t max_overtakes, bool enable_prefix_caching, size_t kv_events,
-             std::vector<TokenId> eos_token_ids, std::shared_ptr<VocabBytes> vocab,
-             std::shared_ptr<Prefixes> prefixes) {
-            ExecutorConfig config{.num_pages = pages_of_groups(num_pages, backend->limits().groups.size()),
-                                  .scheduler = scheduler_config(max_num_tokens, max_batch_size, scheduler_policy,
-                                                                request_order, prefill_order, max_overtakes),
-                                  .enable_prefix_caching = enable_prefix_caching,
-                                  .prefixes = std::move(prefixes),
-                                  .kv_events = kv_events,
-                                  .eos_token_ids = std::move(eos_token_ids)};
+             int32_t max_batch_size, int32_t max_chunk_tokens, const std::string& scheduler_policy,
+             const std::string& request_order, const std::string& prefill_order, int32_t max_overtakes,
+             bool enable_prefix_caching, size_t kv_events, std::vector<TokenId> eos_token_ids,
+             std::shared_ptr<VocabBytes> vocab, std::shared_ptr<Prefixes> prefixes) {
+            ExecutorConfig config{
+                .num_pages = pages_of_groups(num_pages, backend->limits().groups.size()),
+                .scheduler = scheduler_config(max_num_tokens, max_batch_size, max_chunk_tokens, scheduler_policy,
+                                              request_order, prefill_order, max_overtakes),
+                .enable_prefix_caching = enable_prefix_caching,
+                .prefixes = std::move(prefixes),
+                .kv_events = kv_events,
+                .eos_token_ids = std::move(eos_token_ids)};
             new (self) PyExecutor(std::move(backend), std::move(config), std::move(vocab));
           },
           "backend"_a, nb::kw_only(), "num_pages"_a, "max_num_tokens"_a = 0, "max_batch_size"_a = 0,
-          "scheduler_policy"_a = "guaranteed_no_evict", "request_order"_a = "fcfs", "prefill_order"_a = "first_come",
-          "max_overtakes"_a = SchedulerConfig{}.max_overtakes, "enable_prefix_caching"_a = true, "kv_events"_a = 0,
-          "eos_token_ids"_a = std::vector<TokenId>{}, "vocab"_a.none() = nb::none(), "prefixes"_a.none() = nb::none(),
+          "max_chunk_tokens"_a = 0, "scheduler_policy"_a = "guaranteed_no_evict", "request_order"_a = "fcfs",
+          "prefill_order"_a = "first_come", "max_overtakes"_a = SchedulerConfig{}.max_overtakes,
+          "enable_prefix_caching"_a = true, "kv_events"_a = 0, "eos_token_ids"_a = std::vector<TokenId>{},
+          "vocab"_a.none() = nb::none(), "prefixes"_a.none() = nb::none(),
           "Allocates the KV pools, num_pages of every layer group or a list of them, and starts the loop. Raises "
           "EngineError, MemoryError.")
       .def("submit", &PyExecutor::submit, "prompt"_a, "params"_a, nb::kw_only(),

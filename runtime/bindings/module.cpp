@@ -14,4 +14,5 @@ NB_MODULE(_native, m) {
   nanobind::module_ runtime = m.def_submodule("runtime", "Engines, requests and the loop");
   precast::bind_executor(runtime);  // first: engines give out the backends and vocabularies that it declares
   precast::bind_engine(runtime);
+  precast::bind_simulator(runtime);
 }

@@ -1,6 +1,7 @@
 #include "runtime/core/scheduler.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "runtime/core/check.h"
 
@@ -10,8 +11,8 @@ namespace {
 
 // Rows of a step.
 int32_t step_budget(const ModelLimits& limits, const SchedulerConfig& config) {
-  if (config.max_num_tokens < 0 || config.max_batch_size < 0 || config.max_overtakes < 0) {
-    throw EngineError("max_num_tokens, max_batch_size and max_overtakes must not be negative");
+  if (std::min({config.max_num_tokens, config.max_batch_size, config.max_chunk_tokens, config.max_overtakes}) < 0) {
+    throw EngineError("max_num_tokens, max_batch_size, max_chunk_tokens and max_overtakes must not be negative");
   }
   const int32_t budget =
       config.max_num_tokens > 0 ? std::min(config.max_num_tokens, limits.max_num_tokens) : limits.max_num_tokens;
@@ -22,11 +23,23 @@ int32_t step_budget(const ModelLimits& limits, const SchedulerConfig& config) {
   return budget;
 }
 
+// Rows of one prompt in a step.
+int32_t step_chunk(const ModelLimits& limits, const SchedulerConfig& config) {
+  if (config.max_chunk_tokens == 0) return std::numeric_limits<int32_t>::max();
+  if (config.max_chunk_tokens < limits.page_tokens) {
+    throw EngineError("max_chunk_tokens is " + std::to_string(config.max_chunk_tokens) +
+                      "; it must be 0 (no limit) or at least one page of " + std::to_string(limits.page_tokens) +
+                      " tokens, on whose borders chunks end");
+  }
+  return config.max_chunk_tokens;
+}
+
 }  // namespace
 
 Scheduler::Scheduler(const ModelLimits& limits, const SchedulerConfig& config, KvCache& cache)
     : limits_(limits),
       budget_(step_budget(limits, config)),
+      max_chunk_(step_chunk(limits, config)),
       cache_(cache),
       policy_(config.policy),
       prefill_order_(config.prefill_order),
@@ -57,10 +70,12 @@ const std::vector<Sequence*>& Scheduler::admit() {
   return admitted_;
 }
 
-// One pass over the candidates. True when there is to be another one, because somebody has become urgent.
+// One pass over the candidates. True when there is to be another one, because somebody has become urgent, or because
+// there is room for more than these.
 bool Scheduler::admit_some() {
   if (num_running() >= max_running_) return false;
   queue_.candidates(cache_, candidates_);
+  const size_t before = queue_.size();
   for (Sequence* sequence : candidates_) {
     const AdmissionTerms terms = policy_.terms(*sequence, num_running());
     const bool waits = policy_.waits_for_prefixes() && waits_for_prefix(*sequence);
@@ -73,7 +88,7 @@ bool Scheduler::admit_some() {
     if (num_running() >= max_running_) return false;
     if (urgent) return true;
   }
-  return false;
+  return queue_.size() < before && before > candidates_.size();
 }
 
 void Scheduler::start(Sequence& sequence) {
@@ -120,11 +135,16 @@ bool Scheduler::schedule(StepBatch& batch) {
   batch.clear(limits_.groups.size());
   step_.clear();
   logit_rows_.clear();
-  schedule_decode(batch);
+  if (!decode_waits()) schedule_decode(batch);
   schedule_prefill(batch);
   if (batch.tokens.empty()) return false;
   cache_.take_copies(batch.copies);
   return true;
+}
+
+bool Scheduler::decode_waits() const {
+  const auto in_prefill = [](const Sequence* s) { return s->state == SequenceState::prefill; };
+  return policy_.decodes_together() && std::ranges::any_of(running_, in_prefill);
 }
 
 // Who started last is paused until the page that somebody needs is there. Who started first never is: alone, it has the
@@ -148,6 +168,7 @@ void Scheduler::schedule_prefill(StepBatch& batch) {
   for (Sequence* sequence : running_) {
     if (sequence->state != SequenceState::prefill) continue;
     int32_t most = std::min(sequence->length(), cache_.coverable(*sequence));
+    if (most - sequence->num_computed > max_chunk_) most = sequence->num_computed + max_chunk_;
     if (sequence->prompt_logits) {
       const int32_t from = std::max(sequence->num_computed, sequence->num_prompt_logits);
       const int32_t wanted = std::max(0, sequence->num_prompt - 1 - from);

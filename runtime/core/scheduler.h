@@ -18,8 +18,9 @@
 namespace precast {
 
 struct SchedulerConfig {
-  int32_t max_num_tokens = 0;  // rows of a step; 0: the engine's limit
-  int32_t max_batch_size = 0;  // sequences of a step; 0: the engine's limit
+  int32_t max_num_tokens = 0;    // rows of a step; 0: the engine's limit
+  int32_t max_batch_size = 0;    // sequences of a step; 0: the engine's limit
+  int32_t max_chunk_tokens = 0;  // rows of one prompt in a step, a page at least; 0: as many as there are
   SchedulerPolicy policy = SchedulerPolicy::guaranteed_no_evict;
   RequestOrder request_order = RequestOrder::fcfs;
   PrefillOrder prefill_order = PrefillOrder::first_come;
@@ -35,7 +36,7 @@ struct LogitRow {
 
 class Scheduler {
  public:
-  // Throws EngineError when a step does not hold one page of tokens, or a number is negative.
+  // Throws EngineError when a step or a chunk does not hold one page of tokens, or a number is negative.
   Scheduler(const ModelLimits& limits, const SchedulerConfig& config, KvCache& cache);
 
   // Puts a sequence (waiting) at the end of the queue. It must stay where it is until it is finished.
@@ -67,6 +68,7 @@ class Scheduler {
   bool waits_for_prefix(const Sequence& sequence) const;
   void start(Sequence& sequence);
   void pause(Sequence& sequence);
+  bool decode_waits() const;
   void schedule_decode(StepBatch& batch);
   void schedule_prefill(StepBatch& batch);
   void push(Sequence& sequence, int32_t end, StepBatch& batch);
@@ -74,6 +76,7 @@ class Scheduler {
 
   const ModelLimits limits_;
   int32_t budget_;       // rows of a step
+  int32_t max_chunk_;    // rows of one prompt in a step
   int32_t max_running_;  // see the constructor
   KvCache& cache_;
   AdmissionPolicy policy_;

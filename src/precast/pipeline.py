@@ -181,7 +181,8 @@ def build(
 
 def finish(engine: Path, checkpoint: Path, progress: Progress = silent, prefixes: Sequence[Sequence[int]] = ()) -> None:
     """Runs a fresh engine once: it gets the K/V of its prefixes, it must load, its logits must be finite, and a small
-    model's must be those of the reference interpreter. Raises EngineError."""
+    model's must be those of the reference interpreter. Then it gets what its steps cost. Raises EngineError."""
+    from precast.planning.step_costs import add_costs
     from precast.prefixes import add_prefixes
 
     add_prefixes(engine, prefixes, progress)
@@ -190,6 +191,7 @@ def finish(engine: Path, checkpoint: Path, progress: Progress = silent, prefixes
     if (engine / "rank0.engine").stat().st_size <= SMALL_ENGINE_BYTES:
         _compare_with_reference(engine, checkpoint)
     progress("check", 1, 1)
+    add_costs(engine, progress)
 
 
 def _compare_with_reference(engine: Path, checkpoint: Path) -> None:
