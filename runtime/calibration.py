@@ -10,7 +10,6 @@ import math
 import statistics
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -113,15 +112,11 @@ class Measured:
         ]
 
 
-def measure(engine: Path, num_threads: int = 0, progress: Progress = silent) -> Measured:
-    """Times steps of an engine folder, for a few seconds. num_threads 0: all that this process may use.
-
-    Raises EngineError when the engine does not load.
-    """
-    loaded = native.Engine(engine, num_threads)
-    limits = loaded.limits
+def measure(backend: native.Backend, progress: Progress = silent) -> Measured:
+    """Times steps of a backend that nobody else uses, for a few seconds."""
+    limits = backend.limits
     context, pages = _room(limits)
-    timer = native.StepTimer(loaded.backend, pages)
+    timer = native.StepTimer(backend, pages)
     progress("calibrate", 0, MOST_ROUNDS)
     steps: list[Step] = []
     for series in _series(limits, context, pages):

@@ -116,13 +116,29 @@ def padding() -> float:
     return 1 - sum(chunks) / (SLOTS * sum(max(batch) for batch in batches))
 
 
+def shared_budget(tokens: int, **options: Any) -> Figures:
+    """The workload as it would be served here: prompts share what decode leaves of `tokens` rows a step."""
+    ours = [False] * len(requests())
+    return figures(simulate(ours, limits=limits(max_num_tokens=tokens), max_chunk_tokens=0, **options), ours)
+
+
 def main() -> None:
-    """Prints the table of docs/planning.md."""
-    for name, of in (("static", static()), ("continuous", continuous()), ("prefix cache", prefix_cache())):
-        print(
-            f"{name}: TTFT {of.ttft_mean:.2f} / p95 {of.ttft_p95:.0f}, makespan {of.makespan:.0f}, "
-            f"peak KV {of.peak_prompt_tokens}"
-        )
+    """Prints the tables of docs/planning.md."""
+    tables = [("static", static()), ("continuous", continuous()), ("prefix cache", prefix_cache())]
+    for tokens in (256, 512, 1024):
+        tables.append((f"one budget of {tokens}", shared_budget(tokens)))
+    tight = {"num_pages": 24000 // PAGE_TOKENS}
+    for name, options in {
+        "static_batch": {"scheduler_policy": "static_batch", "gather": SLOTS},
+        "no prefix cache": {"enable_prefix_caching": False},
+        "equal_progress": {"prefill_order": "equal_progress"},
+        "cache_aware": {"request_order": "cache_aware"},
+        "24,000 tokens of KV, guaranteed_no_evict": tight,
+        "24,000 tokens of KV, max_utilization": tight | {"scheduler_policy": "max_utilization"},
+    }.items():
+        tables.append((f"512, {name}", shared_budget(512, **options)))
+    for name, of in tables:
+        print(f"| {name} | {of.ttft_mean:.1f} | {of.ttft_p95:.0f} | {of.makespan:.0f} | {of.peak_prompt_tokens} |")
     print(f"padding {padding():.4f}")
 
 

@@ -31,9 +31,19 @@ SOURCES = [
     "radix_tree",
     "request_queue",
     "scheduler",
+    "simulator",
     "step_check",
+    "step_cost",
 ]
-TESTS = ["main", "test_kv_cache", "test_radix_tree", "test_scheduler", "test_simulation"]
+TESTS = [
+    "main",
+    "test_kv_cache",
+    "test_radix_tree",
+    "test_scheduler",
+    "test_simulated_schedules",
+    "test_simulation",
+    "test_simulator",
+]
 FLAGS = ["-std=c++20", "-O1", "-DPRECAST_DEBUG_CHECKS=1", f"-I{ROOT}"]
 SECONDS = 300
 """A test run that takes longer hangs: that is noticed too."""
@@ -103,6 +113,27 @@ scheduler.cpp: who started first is paused
 scheduler.cpp: a prefix is computed twice
 - if (common - cached >= limits_.page_tokens) return true;
 +
+scheduler.cpp: a chunk is longer than allowed
+- if (most - sequence->num_computed > max_chunk_)
++ if (most - sequence->num_computed > 2 * max_chunk_)
+scheduler.cpp: a static batch decodes before all prompts are computed
+- if (!decode_waits()) schedule_decode(batch);
++ schedule_decode(batch);
+scheduler.cpp: who waits behind the first candidates is forgotten
+- return queue_.size() < before && before > candidates_.size();
++ return false;
+scheduler.cpp: who is finished stays in the queue
+- if (sequence.state == SequenceState::waiting) queue_.remove(&sequence);
++
+scheduler.cpp: a step has a row too many
+- share_prefill(prefill_order_, budget_ -
++ share_prefill(prefill_order_, 1 + budget_ -
+simulator.cpp: a cancelled request goes on
+- result_.outputs[request].cancelled = true;
++ continue;
+step_cost.cpp: windows do not count
+- const double most = window == 0 ? to : window;
++ const double most = to;
 scheduler.cpp: logits of a prompt come twice
 - std::max(sequence.num_prompt_logits, std::min(chunk.end, sequence.num_prompt - 1));
 + 0;

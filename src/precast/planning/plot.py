@@ -62,7 +62,7 @@ def _panel(title: str, unit: str, lines: list[tuple[str, F64, F64]], target: flo
         y = place(0, share * top).split(",")[1]
         parts.append(f'<text x="{MARGIN - 6}" y="{y}" text-anchor="end">{share * top:.3g}</text>')
     for i, (name, xs, ys) in enumerate(lines):
-        chosen = np.unique(np.linspace(0, len(xs) - 1, min(len(xs), MOST_POINTS)).astype(int)) if len(xs) else []
+        chosen = np.unique(np.linspace(0, max(0, len(xs) - 1), min(len(xs), MOST_POINTS)).astype(int))
         points = " ".join(place(float(xs[k]), float(ys[k])) for k in chosen)
         parts.append(f'<polyline points="{points}" fill="none" stroke="{COLOURS[i]}" stroke-width="1.5"/>')
         at = WIDTH - MARGIN - 90 * (len(lines) - i)

@@ -42,7 +42,7 @@ def calibrate(
     stored = stored_costs(engine)
     threads = num_threads or native.available_cpus()
     if recalibrate:
-        measured = calibration.measure(engine, threads, progress)
+        measured = calibration.measure(native.Engine(engine, threads).backend, progress)
         costs = calibration.fit(measured, cpu_model(), threads)
         error = None if stored is None else float(np.median(measured.errors(stored.native())))
         return Calibration(costs, True, error)
@@ -58,7 +58,8 @@ def calibrate(
 def add_costs(engine: Path, progress: Progress = silent) -> StepCosts:
     """Measures the step costs of a fresh engine folder and stores them in it. Raises EngineError."""
     threads = native.available_cpus()
-    costs = calibration.fit(calibration.measure(engine, threads, progress), cpu_model(), threads)
+    measured = calibration.measure(native.Engine(engine, threads).backend, progress)
+    costs = calibration.fit(measured, cpu_model(), threads)
     data = costs.to_bytes()
     writer = EngineWriter.extend(engine / "rank0.engine", [(calibration.SECTION, calibration.TAG, len(data))])
     try:

@@ -1,0 +1,158 @@
+"""Predicted and measured: three workloads through `precast plan`'s simulation and through the executor, in one run.
+
+    python tests/perf/plan_against_reality.py ENGINE [--threads N] [--runs 1]
+
+For each workload the step costs are measured again, the workload is predicted and run, and they are measured once
+more: when the two measurements differ, the machine was not the same before and after, and the comparison says little.
+Prints throughput and median ITL, predicted over measured (with the new costs, and with those stored in the engine), and
+the machine's load.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from precast._native import runtime as native
+from precast.builder.build import cpu_model
+from precast.planning.prediction import Plan, Prediction, Targets
+from precast.planning.step_costs import stored_costs
+from precast.planning.workload import Workload, WorkloadRequest, read_workload
+from precast.runtime import calibration
+from precast.runtime.calibration import StepCosts
+from precast.runtime.memory import available_memory
+from precast.runtime.session import num_pages
+
+# Arrivals, lengths and sharing that differ: a queue that never empties, requests that come one by one, prompts that
+# begin alike. About half a minute each for SmolLM2-135M in int8 on two slow cores.
+WORKLOADS = {
+    "batch": "requests=24,prompt=50..250,output=40..120",
+    "arrivals": "requests=20,rate=0.8,prompt=20..200,output=30..100,seed=1",
+    "shared prefix": "requests=24,rate=2,prompt=450..600,output=20..80,prefix=0.8x400,seed=2",
+}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a run gave."""
+
+    output_tokens_per_second: float
+    median_itl: float
+    median_ttft: float
+
+
+class Run:
+    """A workload through the executor, by one thread that submits and collects."""
+
+    def __init__(self, engine: Path, threads: int, pages: list[int]) -> None:
+        loaded = native.Engine(engine, threads)
+        self._vocab_size = loaded.limits.vocab_size
+        self._executor = native.Executor(loaded.backend, num_pages=pages)
+        self._random = np.random.default_rng(0)
+        self._prefix = self._tokens(1 << 14)
+
+    def _tokens(self, count: int) -> list[int]:
+        return [int(t) for t in self._random.integers(0, self._vocab_size, count)]
+
+    def _prompt(self, request: WorkloadRequest) -> list[int]:
+        own = request.prompt_tokens - request.shared_prefix_tokens
+        return self._prefix[: request.shared_prefix_tokens] + self._tokens(own)
+
+    def run(self, workload: Workload) -> Measured:
+        """Returns when the last request is finished."""
+        prompts = [self._prompt(request) for request in workload]
+        arrivals: dict[int, float] = {}
+        times: dict[int, list[float]] = {}
+        submitted, unfinished = 0, len(workload)
+        start = time.perf_counter()
+        while unfinished:
+            now = time.perf_counter() - start
+            while submitted < len(workload) and workload[submitted].arrival <= now:
+                request = self._executor.submit(prompts[submitted], self._params(workload[submitted]))
+                arrivals[request], times[request] = workload[submitted].arrival, []
+                submitted += 1
+            wait = workload[submitted].arrival - now if submitted < len(workload) else 60.0
+            select.select([self._executor.fileno()], [], [], max(0.0, wait))
+            now = time.perf_counter() - start
+            for delta in self._executor.poll():
+                times[delta.id] += [now] * len(delta.token_ids)
+                unfinished -= delta.finished
+        gaps = np.concatenate([np.diff(each) for each in times.values()])
+        first = [each[0] - arrivals[request] for request, each in times.items()]
+        tokens = sum(map(len, times.values()))
+        return Measured(tokens / (time.perf_counter() - start), float(np.median(gaps)), float(np.median(first)))
+
+    def _params(self, request: WorkloadRequest) -> native.SamplingParams:
+        params = native.SamplingParams()
+        params.max_tokens, params.temperature, params.ignore_eos = request.output_tokens, 0.0, True
+        return params
+
+    def close(self) -> None:
+        """Ends the executor's thread."""
+        self._executor.close()
+
+
+def costs_now(engine: Path, threads: int) -> tuple[StepCosts, calibration.Measured]:
+    measured = calibration.measure(native.Engine(engine, threads).backend)
+    return calibration.fit(measured, cpu_model(), threads), measured
+
+
+def compare(engine: Path, threads: int, name: str, stored: StepCosts | None) -> None:
+    workload = read_workload(WORKLOADS[name])
+    limits = native.Engine(engine, threads).limits
+    pages = num_pages(limits, None, available_memory())
+    before, steps = costs_now(engine, threads)
+    run = Run(engine, threads, pages)
+    real = run.run(workload)
+    run.close()
+    _, after = costs_now(engine, threads)
+    drift = float(np.median([abs(b / a - 1) for a, b in zip(steps.seconds, after.seconds, strict=False)]))
+
+    def predicted(costs: StepCosts) -> Prediction:
+        return Plan(limits, costs, pages, workload, Targets()).predict({})
+
+    print(f"\n{name}: {WORKLOADS[name]}")
+    print(
+        f"  measured   {real.output_tokens_per_second:8.1f} tok/s  ITL {real.median_itl * 1e3:8.2f} ms  "
+        f"TTFT {real.median_ttft * 1e3:8.1f} ms   steps changed by {drift:.0%} meanwhile, load {os.getloadavg()[0]:.1f}"
+    )
+    for which, costs in (("now", before), ("stored", stored)):
+        if costs is None:
+            continue
+        found = predicted(costs)
+        print(
+            f"  {which:<10} {found.output_tokens_per_second:8.1f} tok/s  ITL {found.itl.p50 * 1e3:8.2f} ms  "
+            f"TTFT {found.ttft.p50 * 1e3:8.1f} ms   predicted / measured: "
+            f"throughput {found.output_tokens_per_second / real.output_tokens_per_second:.2f}, "
+            f"ITL {found.itl.p50 / real.median_itl:.2f}, TTFT {found.ttft.p50 / real.median_ttft:.2f}"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("engine", type=Path)
+    parser.add_argument("--threads", type=int, default=native.available_cpus())
+    parser.add_argument("--runs", type=int, default=1)
+    options = parser.parse_args()
+    stored = stored_costs(options.engine)
+    costs, measured = costs_now(options.engine, options.threads)
+    print(f"{cpu_model()}, {options.threads} threads, load {os.getloadavg()[0]:.1f}")
+    print(
+        f"the fit is off mixed steps by {costs.error:.1%}, and off all measured ones by "
+        f"{np.median(measured.errors(costs.native())):.1%} (medians)"
+    )
+    if stored is not None:
+        print(f"the stored costs are off by {np.median(measured.errors(stored.native())):.1%} (median)")
+    for _ in range(options.runs):
+        for name in WORKLOADS:
+            compare(options.engine, options.threads, name, stored)
+
+
+if __name__ == "__main__":
+    main()
