@@ -229,7 +229,8 @@ def _rises(counts: npt.NDArray[np.int64], knots: list[int]) -> F64:
     """[steps, knots]: how much of the way from one knot to the next a count has gone, so that costs of these ways that
     are not negative make a function that never falls."""
     below = np.array([0, *knots[:-1]])
-    return np.clip((counts[:, None] - below) / (np.array(knots) - below), 0, 1)
+    rises: F64 = np.clip((counts[:, None] - below) / (np.array(knots) - below), 0, 1)
+    return rises
 
 
 def nonnegative_least_squares(a: F64, b: F64) -> F64:
