@@ -34,6 +34,10 @@ class RuntimeOptions(TypedDict, total=False):
     """How often later requests may enter before one that waits; then nobody enters before it does. Default: 16."""
     enable_prefix_caching: bool | None
     """Whether requests share what was computed of equal beginnings. No answer depends on it. Default: True."""
+    max_queued_requests: int | None
+    """Requests that may wait to be admitted; more are refused with QueueFullError. Default: no limit."""
+    max_queued_tokens: int | None
+    """Tokens of the prompts that may wait. A single prompt may have more. Default: no limit."""
     generation_config: bool
     """Whether sampling defaults come from the model's generation_config.json. Default: True."""
     chat_template: str | Path | None
@@ -59,6 +63,14 @@ class BaseLLM:
     def has_chat_template(self) -> bool:
         """Whether messages can be given."""
         return self._session.chat_template is not None
+
+    def pause(self) -> None:
+        """Lets no step begin until `resume`. Requests are taken and wait; cancelling and timeouts work."""
+        self._session.executor.pause()
+
+    def resume(self) -> None:
+        """Goes on after `pause`."""
+        self._session.executor.resume()
 
     def stats(self) -> native.ExecutorStats:
         """Counts of requests, pages and steps."""

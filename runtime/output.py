@@ -9,7 +9,7 @@ from typing import Any, Literal
 from precast._native import runtime as native
 from precast.runtime.sampling import SamplingParams
 
-FinishReason = Literal["stop", "length", "cancelled", "error"]
+FinishReason = Literal["stop", "length", "cancelled", "timeout", "error"]
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +20,16 @@ class RequestOptions:
     cache_priority: int = 35
     """0 to 100: what the request leaves in the cache outlives everything of lower priority."""
 
+    timeout: float | None = None
+    """Seconds from submission; what is not finished then ends with finish_reason `timeout`. None: no limit."""
+
     def __post_init__(self) -> None:
         """Raises RequestError for a value of the wrong type or out of range."""
+        timeout = self.timeout
+        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
+            raise RequestError(f"timeout is {timeout!r}; it must be a number of seconds")
+        if timeout is not None and not 0 <= timeout <= sys.float_info.max:
+            raise RequestError(f"timeout is {timeout}; it must be at least 0 seconds")
         for name, low, high in (("priority", -(2**31), 2**31 - 1), ("cache_priority", 0, 100)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):
@@ -37,4 +46,10 @@ class RequestOptions:
 
     def to_native(self) -> dict[str, Any]:
         """Keyword arguments of `native.Executor.submit`."""
-        return {"priority": self.priority, "cache_salt": self.cache_salt, "cache_priority": self.cache_priority}
+        timeout = None if self.timeout is None else float(self.timeout)
+        return {
+            "priority": self.priority,
+            "cache_salt": self.cache_salt,
+            "cache_priority": self.cache_priority,
+            "timeout": timeout,
+        }

@@ -50,10 +50,23 @@ class Session:
         prefill_order: str | None = None,
         max_overtakes: int | None = None,
         enable_prefix_caching: bool | None = None,
+        max_queued_requests: int | None = None,
+        max_queued_tokens: int | None = None,
         generation_config: bool = True,
         chat_template: str | Path | None = None,
     ) -> None:
         """See `RuntimeOptions` and `BaseLLM`."""
+        for name, value in (
+            ("num_threads", num_threads),
+            ("kv_cache_memory", kv_cache_memory),
+            ("max_batch_size", max_batch_size),
+            ("max_num_tokens", max_num_tokens),
+            ("max_overtakes", max_overtakes),
+            ("max_queued_requests", max_queued_requests),
+            ("max_queued_tokens", max_queued_tokens),
+        ):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63):
+                raise EngineError(f"{name} is {value!r}; it must be a whole number, at least 0")
         folder = Path(engine)
         config = _config(folder)
         path = folder / "rank0.engine"
@@ -75,6 +88,8 @@ class Session:
             "prefill_order": prefill_order,
             "max_overtakes": max_overtakes,
             "enable_prefix_caching": enable_prefix_caching,
+            "max_queued_requests": max_queued_requests,
+            "max_queued_tokens": max_queued_tokens,
         }
         loaded = native.Engine(path, num_threads or 0)
         self.limits = loaded.limits

@@ -36,6 +36,8 @@ const char* name_of(FinishReason reason) {
       return "length";
     case FinishReason::cancelled:
       return "cancelled";
+    case FinishReason::timeout:
+      return "timeout";
     case FinishReason::error:
       return "error";
     case FinishReason::none:
@@ -56,6 +58,8 @@ void bind_errors() {
     };
     try {
       std::rethrow_exception(p);
+    } catch (const QueueFullError& e) {
+      raise("QueueFullError", e.what());
     } catch (const RequestError& e) {
       raise("RequestError", e.what());
     } catch (const EngineError& e) {
@@ -138,6 +142,9 @@ void bind_outputs(nb::module_& m) {
   nb::class_<ExecutorStats>(m, "ExecutorStats")
       .def_ro("waiting", &ExecutorStats::waiting)
       .def_ro("running", &ExecutorStats::running)
+      .def_ro("queued_requests", &ExecutorStats::queued_requests)
+      .def_ro("queued_tokens", &ExecutorStats::queued_tokens)
+      .def_ro("paused", &ExecutorStats::paused)
       .def_ro("num_pages", &ExecutorStats::num_pages)
       .def_ro("free_pages", &ExecutorStats::free_pages)
       .def_ro("cached_pages", &ExecutorStats::cached_pages)
@@ -257,9 +264,12 @@ class PyExecutor {
   }
 
   RequestId submit(std::vector<TokenId> prompt, SamplingParams params, int32_t priority,
-                   std::optional<std::string> cache_salt, int32_t cache_priority) {
-    return here().submit(std::move(prompt), std::move(params), {priority, std::move(cache_salt), cache_priority});
+                   std::optional<std::string> cache_salt, int32_t cache_priority, std::optional<double> timeout) {
+    return here().submit(std::move(prompt), std::move(params),
+                         {priority, std::move(cache_salt), cache_priority, timeout});
   }
+  void pause() { here().pause(); }
+  void resume() { here().resume(); }
   void cancel(RequestId id) {
     if (is_here()) executor_->cancel(id);
   }
@@ -319,7 +329,8 @@ void bind_executor(nb::module_& m) {
              int32_t max_batch_size, int32_t max_chunk_tokens, const std::string& scheduler_policy,
              const std::string& request_order, const std::string& prefill_order, int32_t max_overtakes,
              bool enable_prefix_caching, size_t kv_events, std::vector<TokenId> eos_token_ids,
-             std::shared_ptr<VocabBytes> vocab, std::shared_ptr<Prefixes> prefixes) {
+             std::shared_ptr<VocabBytes> vocab, std::shared_ptr<Prefixes> prefixes, int32_t max_queued_requests,
+             int64_t max_queued_tokens) {
             ExecutorConfig config{
                 .num_pages = pages_of_groups(num_pages, backend->limits().groups.size()),
                 .scheduler = scheduler_config(max_num_tokens, max_batch_size, max_chunk_tokens, scheduler_policy,
@@ -327,20 +338,25 @@ void bind_executor(nb::module_& m) {
                 .enable_prefix_caching = enable_prefix_caching,
                 .prefixes = std::move(prefixes),
                 .kv_events = kv_events,
-                .eos_token_ids = std::move(eos_token_ids)};
+                .eos_token_ids = std::move(eos_token_ids),
+                .max_queued_requests = max_queued_requests,
+                .max_queued_tokens = max_queued_tokens};
             new (self) PyExecutor(std::move(backend), std::move(config), std::move(vocab));
           },
           "backend"_a, nb::kw_only(), "num_pages"_a, "max_num_tokens"_a = 0, "max_batch_size"_a = 0,
           "max_chunk_tokens"_a = 0, "scheduler_policy"_a = "guaranteed_no_evict", "request_order"_a = "fcfs",
           "prefill_order"_a = "first_come", "max_overtakes"_a = SchedulerConfig{}.max_overtakes,
           "enable_prefix_caching"_a = true, "kv_events"_a = 0, "eos_token_ids"_a = std::vector<TokenId>{},
-          "vocab"_a.none() = nb::none(), "prefixes"_a.none() = nb::none(),
+          "vocab"_a.none() = nb::none(), "prefixes"_a.none() = nb::none(), "max_queued_requests"_a = 0,
+          "max_queued_tokens"_a = 0,
           "Allocates the KV pools, num_pages of every layer group or a list of them, and starts the loop. Raises "
           "EngineError, MemoryError.")
       .def("submit", &PyExecutor::submit, "prompt"_a, "params"_a, nb::kw_only(),
            "priority"_a = RequestOptions{}.priority, "cache_salt"_a = nb::none(),
-           "cache_priority"_a = RequestOptions{}.cache_priority, Release(),
+           "cache_priority"_a = RequestOptions{}.cache_priority, "timeout"_a.none() = nb::none(), Release(),
            "Enqueues token ids; returns the request's id. Raises RequestError when the request is refused.")
+      .def("pause", &PyExecutor::pause, Release(), "No step begins until resume(); requests are taken and wait.")
+      .def("resume", &PyExecutor::resume, Release())
       .def("cancel", &PyExecutor::cancel, "id"_a, Release(), "Ends a request within a step.")
       .def("fileno", &PyExecutor::fileno, "Readable while poll() would return something.")
       .def("poll", &PyExecutor::poll, "max"_a = 0, Release(), "At most max deltas (0: all); never waits.")

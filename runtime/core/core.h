@@ -60,6 +60,7 @@ struct RequestOptions {
   int32_t priority = 0;                   // with RequestOrder::priority: larger ones first
   std::optional<std::string> cache_salt;  // cached prefixes are shared among requests of the same salt only
   int32_t cache_priority = 35;            // 0 … 100: what it leaves in the cache outlives all of lower priority
+  std::optional<double> timeout_seconds;  // from enqueue; what is not finished then ends with `timeout`
 };
 
 // What was asked for, after the checks. `params.seed` is set.
@@ -200,6 +201,7 @@ enum class FinishReason : uint8_t {
   stop,       // a stop token or a stop string
   length,     // max_tokens, or no room left
   cancelled,  // by the caller, or by a shutdown
+  timeout,    // RequestOptions::timeout_seconds
   error,      // this request's own fault, or the engine's: OutputDelta::error says which
 };
 
@@ -245,6 +247,9 @@ struct EngineError : std::runtime_error {  // a file that will not load
 };
 struct RequestError : std::runtime_error {  // refused at enqueue
   using std::runtime_error::runtime_error;
+};
+struct QueueFullError : RequestError {  // refused for now: too many wait
+  using RequestError::RequestError;
 };
 
 // Runs steps. Called by one thread, the loop.

@@ -26,6 +26,9 @@ Executor::Executor(std::shared_ptr<Backend> backend, ExecutorConfig config, std:
       scheduler_(limits_, config_.scheduler, cache_),
       sampler_(limits_.vocab_size, backend_->num_threads()),
       cache_events_(config_.kv_events) {
+  if (config_.max_queued_requests < 0 || config_.max_queued_tokens < 0) {
+    throw EngineError("max_queued_requests and max_queued_tokens must be at least 0 (no limit)");
+  }
   for (const int32_t pages : config_.num_pages) {
     if (pages < 1) throw EngineError("the KV pool has no pages; give it more memory (--kv-cache-memory)");
   }
@@ -72,6 +75,19 @@ RequestId Executor::submit(std::vector<TokenId> prompt, SamplingParams params, R
   const std::lock_guard lock(mutex_);
   if (!error_.empty()) throw RequestError("the engine has failed and takes no more requests: " + error_);
   if (closing_) throw RequestError("the engine is shut down and takes no more requests");
+  const auto tokens = static_cast<int64_t>(request.prompt.size());
+  if (config_.max_queued_requests > 0 && queued_requests_ >= config_.max_queued_requests) {
+    throw QueueFullError("the queue is full: " + std::to_string(queued_requests_) +
+                         " requests wait, which is max_queued_requests; try again later");
+  }
+  // A prompt that alone is longer is taken when nothing waits: else it would never be.
+  if (config_.max_queued_tokens > 0 && queued_requests_ > 0 && queued_tokens_ + tokens > config_.max_queued_tokens) {
+    throw QueueFullError("the queue is full: prompts of " + std::to_string(queued_tokens_) + " tokens wait, and with " +
+                         std::to_string(tokens) + " more they would pass max_queued_tokens (" +
+                         std::to_string(config_.max_queued_tokens) + "); try again later");
+  }
+  ++queued_requests_;
+  queued_tokens_ += tokens;
   const RequestId id = request.id = next_id_++;
   inbox_.push_back(std::move(request));
   wake_.notify_one();
@@ -82,6 +98,17 @@ void Executor::cancel(RequestId id) {
   const std::lock_guard lock(mutex_);
   if (loop_ended_) return;
   cancel_inbox_.push_back(id);
+  wake_.notify_one();
+}
+
+void Executor::pause() {
+  const std::lock_guard lock(mutex_);
+  paused_ = true;
+}
+
+void Executor::resume() {
+  const std::lock_guard lock(mutex_);
+  paused_ = false;
   wake_.notify_one();
 }
 
@@ -107,6 +134,7 @@ void Executor::close(bool drain, double timeout_seconds) {
   {
     std::unique_lock lock(mutex_);
     closing_ = true;
+    paused_ = false;
     if (!drain) abort_ = true;
     wake_.notify_one();
     const auto timeout = std::chrono::duration<double>(std::clamp(timeout_seconds, 0.0, 1e8));
@@ -122,7 +150,10 @@ ExecutorStats Executor::stats() const {
   const std::lock_guard lock(mutex_);
   ExecutorStats stats = shown_;
   stats.waiting += static_cast<int32_t>(inbox_.size());
+  stats.queued_requests = queued_requests_;
+  stats.queued_tokens = queued_tokens_;
   stats.alive = !closing_ && !loop_ended_;
+  stats.paused = paused_;
   stats.error = error_;
   if (step_began_ != Clock::time_point{}) {
     stats.step_running_seconds = std::chrono::duration<double>(Clock::now() - step_began_).count();
@@ -168,9 +199,14 @@ bool Executor::intake() {
   {
     std::unique_lock lock(mutex_);
     step_began_ = {};
-    wake_.wait(lock, [this] {
-      return abort_ || closing_ || !inbox_.empty() || !cancel_inbox_.empty() || !scheduler_.empty();
-    });
+    const auto has_work = [this] {
+      return abort_ || closing_ || !inbox_.empty() || !cancel_inbox_.empty() || (!paused_ && !scheduler_.empty());
+    };
+    if (deadlines_.empty()) {
+      wake_.wait(lock, has_work);
+    } else {  // only in a pause does this wait
+      wake_.wait_until(lock, deadlines_.begin()->first, has_work);
+    }
     if (abort_ || (closing_ && inbox_.empty() && scheduler_.empty())) return false;
     std::swap(requests_, inbox_);
     std::swap(cancels_, cancel_inbox_);
@@ -178,6 +214,7 @@ bool Executor::intake() {
   }
   for (Request& request : requests_) enter(std::move(request));
   for (const RequestId id : cancels_) cancel_now(id);
+  end_late();
   requests_.clear();
   cancels_.clear();
   return true;
@@ -188,6 +225,7 @@ void Executor::enter(Request&& request) {
   const RequestOptions options = request.options;
   auto made = std::make_unique<LiveRequest>(std::move(request), config_.eos_token_ids, vocab_);
   LiveRequest& live = *live_.emplace(id, std::move(made)).first->second;
+  if (live.deadline() != Clock::time_point::max()) deadlines_.emplace(live.deadline(), id);
   if (live.num_running() == 0) return finish(live, FinishReason::length, {});
   for (LiveRequest::Member& member : live.members().first(live.num_running())) {
     Sequence& sequence = member.sequence;
@@ -207,9 +245,31 @@ void Executor::cancel_now(RequestId id) {
   if (found != live_.end()) finish(*found->second, FinishReason::cancelled, {});
 }
 
+void Executor::end_late() {
+  const Clock::time_point now = deadlines_.empty() ? Clock::time_point{} : Clock::now();
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    finish(*live_.at(deadlines_.begin()->second), FinishReason::timeout, {});
+  }
+}
+
+// Counts a request out of the queue: it is admitted, or ends.
+void Executor::leave_queue(LiveRequest& live) {
+  if (!live.leave_queue()) return;
+  ++left_requests_;
+  left_tokens_ += live.members().front().sequence.num_prompt;
+}
+
+bool Executor::is_paused() const {
+  const std::lock_guard lock(mutex_);
+  return paused_;
+}
+
 void Executor::step() {
+  if (is_paused()) return publish();
   for (Sequence* sequence : scheduler_.admit()) {
-    if (sequence->num_pauses == 0) live_.at(sequence->id)->member(*sequence).output.admitted(Clock::now());
+    LiveRequest& live = *live_.at(sequence->id);
+    leave_queue(live);
+    if (sequence->num_pauses == 0) live.member(*sequence).output.admitted(Clock::now());
   }
   if (scheduler_.schedule(batch_)) {
     backend_->run(batch_, logits_.get());
@@ -277,7 +337,9 @@ bool Executor::deliver(LiveRequest& live, LiveRequest::Member& member) {
   scheduler_.finish(member.sequence);
   if (!live.finished()) return false;
   ++counters_.finished;
+  leave_queue(live);
   const RequestId id = member.sequence.id;
+  if (live.deadline() != Clock::time_point::max()) deadlines_.erase({live.deadline(), id});
   live_.erase(id);
   if (!config_.enable_prefix_caching) cache_.forget(private_cache_key(id));
   return true;
@@ -301,6 +363,8 @@ void Executor::publish() {
   {
     const std::lock_guard lock(mutex_);
     shown_ = counters_;
+    queued_requests_ -= std::exchange(left_requests_, 0);
+    queued_tokens_ -= std::exchange(left_tokens_, 0);
     cache_events_.take_from(cache_.events());
   }
   if (deltas_.empty()) return;

@@ -9,9 +9,11 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "runtime/core/core.h"
@@ -30,11 +32,16 @@ struct ExecutorConfig {
   std::shared_ptr<const Prefixes> prefixes;  // computed at build time; null: none
   size_t kv_events = 0;                      // how many events of the prefix cache are kept for kv_events(); 0: none
   std::vector<TokenId> eos_token_ids;
+  // Requests that have not been admitted, and tokens of their prompts, beyond which submit refuses; 0: no limit.
+  int32_t max_queued_requests = 0;
+  int64_t max_queued_tokens = 0;
 };
 
 struct ExecutorStats {
-  int32_t waiting = 0;  // queued requests, those included that the loop has not seen yet
+  int32_t waiting = 0;  // sequences in the queue, and requests that the loop has not seen yet
   int32_t running = 0;
+  int32_t queued_requests = 0;  // of which no sequence has been admitted
+  int64_t queued_tokens = 0;    // of their prompts
   // KV pages of all layer groups together.
   int32_t num_pages = 0;
   int32_t free_pages = 0;       // held by nobody
@@ -47,7 +54,8 @@ struct ExecutorStats {
   uint64_t finished = 0;            // requests
   double step_running_seconds = 0;  // how long the current step has been running; 0: none is
   bool alive = false;               // the loop takes requests
-  std::string error;                // why it does not, when the engine failed
+  bool paused = false;
+  std::string error;  // why it does not, when the engine failed
 };
 
 class Executor {
@@ -60,10 +68,15 @@ class Executor {
   Executor& operator=(const Executor&) = delete;
 
   // Enqueues a request. Throws RequestError when it is refused (check_request), when the executor is closed, or when
-  // the engine failed. From the return on, exactly one delta with a finish reason comes for it.
+  // the engine failed, QueueFullError when too many wait. From the return on, exactly one delta with a finish reason
+  // comes for it.
   RequestId submit(std::vector<TokenId> prompt, SamplingParams params, RequestOptions options = {});
   // Ends a request within a step; its output so far is delivered with `cancelled`. A finished or unknown one: nothing.
   void cancel(RequestId id);
+
+  // Between pause and resume no step begins. Requests are taken and wait; cancels, deadlines and close work.
+  void pause();
+  void resume();
 
   // Readable while poll would return something. Owned by the executor.
   int fileno() const { return event_; }
@@ -86,6 +99,9 @@ class Executor {
   bool intake();
   void enter(Request&& request);
   void cancel_now(RequestId id);
+  void end_late();
+  void leave_queue(LiveRequest& live);
+  bool is_paused() const;
   void sample();
   void take_sample(LiveRequest& live, SampleTask& task);
   bool deliver(LiveRequest& live, LiveRequest::Member& member);
@@ -112,6 +128,9 @@ class Executor {
   std::vector<OutputDelta> deltas_;  // of this step
   std::vector<Request> requests_;    // swapped with the inbox
   std::vector<RequestId> cancels_;
+  std::set<std::pair<Clock::time_point, RequestId>> deadlines_;  // of requests that are live
+  int32_t left_requests_ = 0;                                    // that have left the queue since the last publish
+  int64_t left_tokens_ = 0;
   ExecutorStats counters_;
 
   // Shared, under mutex_.
@@ -122,9 +141,12 @@ class Executor {
   std::vector<RequestId> cancel_inbox_;
   bool closing_ = false;  // refuse requests, end when there are none
   bool abort_ = false;    // end after this step
+  bool paused_ = false;
   bool loop_ended_ = false;
   std::string error_;
   RequestId next_id_ = 1;
+  int32_t queued_requests_ = 0;
+  int64_t queued_tokens_ = 0;
   ExecutorStats shown_;  // counters_ after the last step
   CacheEvents cache_events_;
   Clock::time_point step_began_{};

@@ -6,9 +6,19 @@
 
 namespace precast {
 
+namespace {
+
+constexpr double kLongestTimeout = 1e8;  // three years: what the clock can count
+
+}  // namespace
+
 LiveRequest::LiveRequest(Request&& request, std::span<const TokenId> eos, std::shared_ptr<const VocabBytes> vocab)
     : stream_(request.params.stream), ranks_(request.params.ranks_sequences()), n_(request.params.n) {
   const auto num_prompt = static_cast<int32_t>(request.prompt.size());
+  if (request.options.timeout_seconds) {
+    const std::chrono::duration<double> timeout(std::min(*request.options.timeout_seconds, kLongestTimeout));
+    deadline_ = request.enqueued + std::chrono::duration_cast<Clock::duration>(timeout);
+  }
   if (request.params.scored_prompt_tokens()) {
     num_prompt_logprobs_ = request.prompt.size() - 1;
     prompt_logprobs_ = std::make_shared<std::vector<TokenLogprobs>>();

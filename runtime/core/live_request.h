@@ -6,6 +6,7 @@
 #pragma once
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "runtime/core/core.h"
@@ -31,6 +32,9 @@ class LiveRequest {
   // How many members must run, from the first on: none when no token is wanted, one when the prompt is scored alone.
   size_t num_running() const { return num_running_; }
   bool scores_only() const { return scores_only_; }
+  Clock::time_point deadline() const { return deadline_; }  // max(): none
+  // True when it was in the queue until now.
+  bool leave_queue() { return std::exchange(queued_, false); }
   // What the member of index 0 learns of prompt token 1, 2, …
   void push_prompt_logprobs(TokenLogprobs&& logprobs);
 
@@ -44,6 +48,8 @@ class LiveRequest {
   void emit(OutputDelta&& delta, bool last, std::vector<OutputDelta>& deltas) const;
 
   bool stream_, ranks_, scores_only_;
+  bool queued_ = true;
+  Clock::time_point deadline_ = Clock::time_point::max();
   int32_t n_;
   size_t num_running_ = 0, num_finished_ = 0;
   size_t num_prompt_logprobs_ = 0;  // wanted

@@ -140,6 +140,9 @@ void check_options(const RequestOptions& options) {
   if (options.cache_priority < 0 || options.cache_priority > kMaxCachePriority) {
     refuse("cache_priority is ", options.cache_priority, "; it must be from 0 to ", kMaxCachePriority);
   }
+  if (options.timeout_seconds && !(*options.timeout_seconds >= 0)) {
+    refuse("timeout is ", *options.timeout_seconds, "; it must be at least 0 seconds");
+  }
   if (options.cache_salt && options.cache_salt->size() > kMaxCacheSaltBytes) {
     refuse("cache_salt has ", options.cache_salt->size(), " bytes; at most ", kMaxCacheSaltBytes, " are allowed");
   }

@@ -26,3 +26,7 @@ class EngineError(PrecastError):
 
 class RequestError(PrecastError):
     """A request that is refused at enqueue, or that failed on its own; other requests are unaffected."""
+
+
+class QueueFullError(RequestError):
+    """A request that is refused for now, because too many wait (max_queued_requests, max_queued_tokens)."""
