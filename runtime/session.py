@@ -61,7 +61,6 @@ class Session:
             ("kv_cache_memory", kv_cache_memory),
             ("max_batch_size", max_batch_size),
             ("max_num_tokens", max_num_tokens),
-            ("max_overtakes", max_overtakes),
             ("max_queued_requests", max_queued_requests),
             ("max_queued_tokens", max_queued_tokens),
         ):
