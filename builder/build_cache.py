@@ -158,7 +158,8 @@ def content_digest(path: Path, check: Callable[[], None] = lambda: None) -> str:
     if path.is_dir():
         members = sorted(p for p in (*path.iterdir(), *path.glob("*/*.jinja")) if p.suffix in MODEL_SUFFIXES)
     known = load("digests.json")
-    parts, fresh = [], {}
+    parts: list[tuple[str, str]] = []
+    fresh: dict[str, Any] = {}
     for member in members:
         if not member.is_file():
             continue
