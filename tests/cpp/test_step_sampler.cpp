@@ -15,6 +15,8 @@ class Threads final : public Backend {
   explicit Threads(int num_threads) : pool_(num_threads) {}
   const ModelLimits& limits() const override { return limits_; }
   void allocate_pages(const std::vector<int32_t>&) override {}
+  void load_pages(const std::vector<PageLoad>&) override {}
+  std::span<const uint8_t> page(int32_t, PageId) const override { return {}; }
   void run(const StepBatch&, float*) override {}
   int num_threads() const override { return pool_.num_threads(); }
   void parallel_for(int count, const std::function<void(int, int)>& fn) override { pool_.parallel_for(count, fn); }
