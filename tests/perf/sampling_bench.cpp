@@ -131,6 +131,8 @@ struct Bench {
       explicit OneThread(const ModelLimits& l) : own(l) {}
       const ModelLimits& limits() const override { return own; }
       void allocate_pages(const std::vector<int32_t>&) override {}
+      void load_pages(const std::vector<PageLoad>&) override {}
+      std::span<const uint8_t> page(int32_t, PageId) const override { return {}; }
       void run(const StepBatch&, float*) override {}
       ModelLimits own;
     } one(backend->limits());
