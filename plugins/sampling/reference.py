@@ -65,7 +65,7 @@ def weights(row: Row, temperature: float) -> list[int]:
     """floor(2^40 · e^((logit − maximum) / temperature)) of logits f32 [vocab], with the exponential of `_exp`."""
     with np.errstate(over="ignore"):  # an infinite depth weighs nothing
         depth = (row - row.max()) * np.float32(1.0 / temperature)
-    return [int(w) for w in _exp(depth) * np.float32(WEIGHT_OF_BEST)]
+    return [int(w) for w in np.atleast_1d(_exp(depth) * np.float32(WEIGHT_OF_BEST))]
 
 
 def choose(
