@@ -13,13 +13,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FunctionType, ModuleType
 
 import atheris
 
+from precast import safetensors_file
 from precast.errors import PrecastError
-from precast.quantize.sources.gguf_file import GgufSource
-from precast.quantize.sources.sentencepiece import read_model
-from precast.safetensors_file import SafetensorsFile
+from precast.quantize.sources import gguf_file, gguf_reader, gguf_tokenizer, sentencepiece
 
 MAX_TENSOR = 1 << 20
 
@@ -35,29 +35,29 @@ def memory_file(data: bytes) -> Iterator[Path]:
         os.close(descriptor)
 
 
-def safetensors(data: bytes) -> None:
+def read_safetensors(data: bytes) -> None:
     """Raw bytes, and the same as a header with as many bytes behind it as its last number says."""
     for raw in (data, struct.pack("<Q", len(data)) + data + bytes(1 << (len(data) % 8))):
         with memory_file(raw) as path, contextlib.suppress(PrecastError):
-            file = SafetensorsFile.open(path)
+            file = safetensors_file.SafetensorsFile.open(path)
             for name in file.tensors:
                 file.tensor(name).tobytes()
 
 
-def gguf(data: bytes) -> None:
+def read_gguf(data: bytes) -> None:
     """Fields, tensor infos, tokenizer, and the tensors that are small."""
     with memory_file(data) as path, contextlib.suppress(PrecastError):
-        source = GgufSource(path)
+        source = gguf_file.GgufSource(path)
         for name, shape in source.shapes().items():
             if all(0 < n < MAX_TENSOR for n in shape):
                 source.rows(name, slice(0, 2))
 
 
-def sentencepiece(data: bytes) -> None:
+def read_pieces(data: bytes) -> None:
     """A model, and the tokenizer that it makes. The library raises bare Exception for what makes none."""
     with memory_file(data) as path:
         try:
-            model = read_model(path)
+            model = sentencepiece.read_model(path)
         except PrecastError:
             return
         with contextlib.suppress(Exception):
@@ -87,14 +87,28 @@ def seeds(name: str) -> list[bytes]:
         return [(folder / "tokenizer.model").read_bytes()]
 
 
-TARGETS: dict[str, Callable[[bytes], None]] = {f.__name__: f for f in (safetensors, gguf, sentencepiece)}
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    "safetensors": read_safetensors,
+    "gguf": read_gguf,
+    "sentencepiece": read_pieces,
+}
+
+
+def instrument(module: ModuleType) -> None:
+    """Shows the fuzzer the branches of a module: atheris does not see the imports of an editable install."""
+    for value in vars(module).values():
+        for found in vars(value).values() if isinstance(value, type) else (value,):
+            function = getattr(found, "__func__", found)
+            if isinstance(function, FunctionType) and function.__module__ == module.__name__:
+                atheris.instrument_func(function)
 
 
 def main() -> None:
     """See above."""
     name, folder = sys.argv[1], Path(sys.argv[2])
-    atheris.instrument_all()  # before the seeds' makers are imported; imports of an editable install are not seen
     folder.mkdir(parents=True, exist_ok=True)
+    for module in (safetensors_file, gguf_file, gguf_reader, gguf_tokenizer, sentencepiece):
+        instrument(module)
     for i, data in enumerate(seeds(name)):
         (folder / f"seed{i}").write_bytes(data)
     atheris.Setup([sys.argv[0], str(folder), "-timeout=30", "-rss_limit_mb=3000", *sys.argv[3:]], TARGETS[name])
