@@ -17,7 +17,7 @@ GREEDY = ("--temperature", 0, "--max-tokens", 12)
 
 def test_version_and_help() -> None:
     assert precast("--version").done() == f"precast, version {__version__}\n"
-    for command in ("", "convert", "build", "run", "chat", "inspect", "cache"):
+    for command in ("", "convert", "build", "run", "chat", "plan", "inspect", "cache"):
         shown = precast(*command.split(), "--help").done()
         assert "Example" in shown
         assert "precast " + command in shown
