@@ -80,7 +80,7 @@ class GgufSource(Source):
 
     def rows(self, name: str, rows: slice | npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         gguf_name = self._names[name]
-        if gguf_name.split(".")[-2] in self.family.gguf_permuted:
+        if _stem(gguf_name).rpartition(".")[2] in self.family.gguf_permuted:
             listed = np.arange(self.shapes()[name][0])[rows]
             rows = permuted_rows(listed, self.config["head_dim"])
         read = self._file.rows(gguf_name, rows)

@@ -98,6 +98,17 @@ TEST_CASE("with max_overtakes 0 the first in the queue waits for pages, and nobo
   scheduler.finish(*c);
 }
 
+TEST_CASE("all for whom there is room are admitted at once, however many candidates are considered at a time") {
+  constexpr auto kMany = static_cast<int32_t>(2 * RequestQueue::kLookahead + 8);
+  const ModelLimits many = limits(kMany, 256);
+  KvCache cache(many, {kMany});
+  Scheduler scheduler(many, {}, cache);
+  std::vector<std::unique_ptr<Sequence>> sequences;
+  for (RequestId id = 1; id <= kMany; ++id) scheduler.add(sequences.emplace_back(sequence(id, 1, 2)).get());
+  CHECK(scheduler.admit().size() == kMany);
+  for (auto& s : sequences) scheduler.finish(*s);
+}
+
 TEST_CASE("a sequence can be finished in every state") {
   KvCache cache(roomy(), {8});
   Scheduler scheduler(limits(1, 64), {}, cache);

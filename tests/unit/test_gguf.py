@@ -20,7 +20,7 @@ from precast.errors import SourceError
 from precast.quantize import ConvertOptions, convert
 from precast.quantize.describe import describe_source
 from precast.quantize.families import FAMILIES
-from precast.quantize.sources.gguf_file import llama3_divisors
+from precast.quantize.sources.gguf_file import GgufSource, llama3_divisors
 from precast.quantize.sources.gguf_reader import GgufFile
 from precast.runtime.text import vocab
 from precast.runtime.text.tokenizer import Tokenizer
@@ -210,6 +210,15 @@ def test_a_hostile_header_is_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / "m.gguf").write_bytes(HOSTILE[name])
     with pytest.raises(SourceError):
         GgufFile(tmp_path / "m.gguf")
+
+
+def test_a_tensor_name_without_a_dot_is_read_like_any_other(tmp_path: Path) -> None:
+    write_llama(tmp_path / "m.gguf", tiny_llama(tmp_path / "hf", **SMALL))
+    raw = (tmp_path / "m.gguf").read_bytes()
+    (tmp_path / "m.gguf").write_bytes(raw.replace(b"output_norm.weight", b"output_norm_weight"))
+    assert GgufSource(tmp_path / "m.gguf").rows("output_norm_weight", slice(0, 2)).shape == (2,)
+    with pytest.raises(SourceError, match="lacks the tensor model.norm.weight"):
+        convert(tmp_path / "m.gguf", tmp_path / "ckpt")
 
 
 def test_truncated_tensors_are_found_before_they_are_read(tmp_path: Path) -> None:
