@@ -217,7 +217,7 @@ def test_a_tensor_name_without_a_dot_is_read_like_any_other(tmp_path: Path) -> N
     raw = (tmp_path / "m.gguf").read_bytes()
     (tmp_path / "m.gguf").write_bytes(raw.replace(b"output_norm.weight", b"output_norm_weight"))
     assert GgufSource(tmp_path / "m.gguf").rows("output_norm_weight", slice(0, 2)).shape == (2,)
-    with pytest.raises(SourceError, match="lacks the tensor model.norm.weight"):
+    with pytest.raises(SourceError, match=r"lacks the tensor model\.norm\.weight"):
         convert(tmp_path / "m.gguf", tmp_path / "ckpt")
 
 
