@@ -38,6 +38,8 @@ class RuntimeOptions(TypedDict, total=False):
     """Requests that may wait to be admitted; more are refused with QueueFullError. Default: no limit."""
     max_queued_tokens: int | None
     """Tokens of the prompts that may wait. A single prompt may have more. Default: no limit."""
+    kv_events: int | None
+    """How many events of the prefix cache are kept for `kv_events()`. Default: none."""
     generation_config: bool
     """Whether sampling defaults come from the model's generation_config.json. Default: True."""
     chat_template: str | Path | None
@@ -75,6 +77,16 @@ class BaseLLM:
     def stats(self) -> native.ExecutorStats:
         """Counts of requests, pages and steps."""
         return self._session.executor.stats()
+
+    def iteration_stats(self) -> tuple[list[native.IterationStats], int]:
+        """What the steps since the last call were like, oldest first, and how many are not among them: the last 1,000
+        are kept. Names as in TensorRT-LLM's iteration statistics."""
+        return self._session.executor.iteration_stats()
+
+    def kv_events(self) -> tuple[list[native.CacheEvent], int]:
+        """What the prefix cache has stored and removed since the last call, oldest first, and how many events are not
+        among them. Needs the option `kv_events`."""
+        return self._session.executor.kv_events()
 
     def default_params(self, generation_config: bool | None = None, **given: Any) -> SamplingParams:
         """SamplingParams of `given`, completed by the model's generation_config.json unless that is turned off."""

@@ -70,6 +70,9 @@ class CompletionOutput:
     cumulative_logprob: float | None
     """The sum over all tokens sampled so far, a stop token and what a stop string cut off included; when `logprobs` or
     `best_of` ask for it."""
+    token_latencies: list[float]
+    """Seconds, one for each sampled token of token_ids: from the token before it, inter-token latencies; the output's
+    first: from the request's submission."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,8 @@ class RequestOutput:
     usage: Usage
     seed: int
     timings: Timings
+    num_preemptions: int
+    """How often an output was paused for want of KV pages, and computed again later; of all outputs."""
     finished: bool
     """Nothing follows, of any output."""
 
@@ -107,6 +112,7 @@ class RequestOutput:
                 min((delta.first_token_seconds for delta in deltas if delta.first_token_seconds > 0), default=0.0),
                 max(delta.total_seconds for delta in deltas),
             ),
+            num_preemptions=last.num_preemptions,
             finished=last.finished,
         )
 
@@ -181,6 +187,7 @@ def _completion(
         error=delta.error or None,
         logprobs=logprobs,
         cumulative_logprob=delta.cumulative_logprob if params.scores_tokens() else None,
+        token_latencies=delta.token_latencies,
     )
 
 

@@ -52,6 +52,7 @@ class Session:
         enable_prefix_caching: bool | None = None,
         max_queued_requests: int | None = None,
         max_queued_tokens: int | None = None,
+        kv_events: int | None = None,
         generation_config: bool = True,
         chat_template: str | Path | None = None,
     ) -> None:
@@ -63,6 +64,7 @@ class Session:
             ("max_num_tokens", max_num_tokens),
             ("max_queued_requests", max_queued_requests),
             ("max_queued_tokens", max_queued_tokens),
+            ("kv_events", kv_events),
         ):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63):
                 raise EngineError(f"{name} is {value!r}; it must be a whole number, at least 0")
@@ -89,6 +91,7 @@ class Session:
             "enable_prefix_caching": enable_prefix_caching,
             "max_queued_requests": max_queued_requests,
             "max_queued_tokens": max_queued_tokens,
+            "kv_events": kv_events,
         }
         loaded = native.Engine(path, num_threads or 0)
         self.limits = loaded.limits

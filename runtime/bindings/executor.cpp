@@ -138,7 +138,9 @@ void bind_outputs(nb::module_& m) {
       .def_ro("seed", &OutputDelta::seed)
       .def_ro("queue_seconds", &OutputDelta::queue_seconds)
       .def_ro("first_token_seconds", &OutputDelta::first_token_seconds)
-      .def_ro("total_seconds", &OutputDelta::total_seconds);
+      .def_ro("total_seconds", &OutputDelta::total_seconds)
+      .def_ro("token_latencies", &OutputDelta::token_latencies)
+      .def_ro("num_preemptions", &OutputDelta::num_preemptions);
   nb::class_<ExecutorStats>(m, "ExecutorStats")
       .def_ro("waiting", &ExecutorStats::waiting)
       .def_ro("running", &ExecutorStats::running)
@@ -157,6 +159,37 @@ void bind_outputs(nb::module_& m) {
       .def_ro("step_running_seconds", &ExecutorStats::step_running_seconds)
       .def_ro("alive", &ExecutorStats::alive)
       .def_ro("error", &ExecutorStats::error);
+}
+
+void bind_iteration_stats(nb::module_& m) {
+  nb::class_<KvCacheStats>(m, "KvCacheStats")
+      .def_ro("max_num_blocks", &KvCacheStats::max_num_blocks)
+      .def_ro("free_num_blocks", &KvCacheStats::free_num_blocks, "Held by no request; cached ones too.")
+      .def_ro("used_num_blocks", &KvCacheStats::used_num_blocks)
+      .def_ro("tokens_per_block", &KvCacheStats::tokens_per_block)
+      .def_ro("alloc_total_blocks", &KvCacheStats::alloc_total_blocks, "Handed out since the start.")
+      .def_ro("reused_blocks", &KvCacheStats::reused_blocks, "Of prompts, found in the cache since the start.")
+      .def_ro("missed_blocks", &KvCacheStats::missed_blocks, "Of prompts, computed since the start.")
+      .def_ro("cache_hit_rate", &KvCacheStats::cache_hit_rate);
+  nb::class_<InflightBatchingStats>(m, "InflightBatchingStats")
+      .def_ro("num_scheduled_requests", &InflightBatchingStats::num_scheduled_requests)
+      .def_ro("num_context_requests", &InflightBatchingStats::num_context_requests)
+      .def_ro("num_gen_requests", &InflightBatchingStats::num_gen_requests)
+      .def_ro("num_ctx_tokens", &InflightBatchingStats::num_ctx_tokens)
+      .def_ro("num_paused_requests", &InflightBatchingStats::num_paused_requests, "By this step.");
+  nb::class_<IterationStats>(m, "IterationStats", "What one step was like; see runtime/core/iteration_stats.h.")
+      .def_ro("timestamp", &IterationStats::timestamp, "Its end, in seconds since 1970.")
+      .def_ro("iter", &IterationStats::iter)
+      .def_ro("iter_latency_ms", &IterationStats::iter_latency_ms)
+      .def_ro("model_latency_ms", &IterationStats::model_latency_ms)
+      .def_ro("new_active_requests_queue_latency_ms", &IterationStats::new_active_requests_queue_latency_ms)
+      .def_ro("num_new_active_requests", &IterationStats::num_new_active_requests)
+      .def_ro("num_active_requests", &IterationStats::num_active_requests)
+      .def_ro("num_queued_requests", &IterationStats::num_queued_requests)
+      .def_ro("num_completed_requests", &IterationStats::num_completed_requests)
+      .def_ro("max_num_active_requests", &IterationStats::max_num_active_requests)
+      .def_ro("kv_cache_stats", &IterationStats::kv_cache_stats)
+      .def_ro("inflight_batching_stats", &IterationStats::inflight_batching_stats);
 }
 
 void bind_backends(nb::module_& m) {
@@ -284,6 +317,11 @@ class PyExecutor {
     const uint64_t lost = here().kv_events(events);
     return {std::move(events), lost};
   }
+  std::pair<std::vector<IterationStats>, uint64_t> iteration_stats() {
+    std::vector<IterationStats> steps;
+    const uint64_t lost = here().iteration_stats(steps);
+    return {std::move(steps), lost};
+  }
   const ModelLimits& limits() const { return executor_->limits(); }
   bool is_here() const { return getpid() == process_; }
 
@@ -315,6 +353,7 @@ void bind_executor(nb::module_& m) {
   bind_errors();
   bind_params(m);
   bind_outputs(m);
+  bind_iteration_stats(m);
   bind_backends(m);
   bind_text(m);
   bind_sampler(m);
@@ -328,7 +367,7 @@ void bind_executor(nb::module_& m) {
              const std::variant<int32_t, std::vector<int32_t>>& num_pages, int32_t max_num_tokens,
              int32_t max_batch_size, int32_t max_chunk_tokens, const std::string& scheduler_policy,
              const std::string& request_order, const std::string& prefill_order, int32_t max_overtakes,
-             bool enable_prefix_caching, size_t kv_events, std::vector<TokenId> eos_token_ids,
+             bool enable_prefix_caching, size_t kv_events, size_t iteration_stats, std::vector<TokenId> eos_token_ids,
              std::shared_ptr<VocabBytes> vocab, std::shared_ptr<Prefixes> prefixes, int32_t max_queued_requests,
              int64_t max_queued_tokens) {
             ExecutorConfig config{
@@ -338,6 +377,7 @@ void bind_executor(nb::module_& m) {
                 .enable_prefix_caching = enable_prefix_caching,
                 .prefixes = std::move(prefixes),
                 .kv_events = kv_events,
+                .iteration_stats = iteration_stats,
                 .eos_token_ids = std::move(eos_token_ids),
                 .max_queued_requests = max_queued_requests,
                 .max_queued_tokens = max_queued_tokens};
@@ -346,9 +386,9 @@ void bind_executor(nb::module_& m) {
           "backend"_a, nb::kw_only(), "num_pages"_a, "max_num_tokens"_a = 0, "max_batch_size"_a = 0,
           "max_chunk_tokens"_a = 0, "scheduler_policy"_a = "guaranteed_no_evict", "request_order"_a = "fcfs",
           "prefill_order"_a = "first_come", "max_overtakes"_a = SchedulerConfig{}.max_overtakes,
-          "enable_prefix_caching"_a = true, "kv_events"_a = 0, "eos_token_ids"_a = std::vector<TokenId>{},
-          "vocab"_a.none() = nb::none(), "prefixes"_a.none() = nb::none(), "max_queued_requests"_a = 0,
-          "max_queued_tokens"_a = 0,
+          "enable_prefix_caching"_a = true, "kv_events"_a = 0, "iteration_stats"_a = ExecutorConfig{}.iteration_stats,
+          "eos_token_ids"_a = std::vector<TokenId>{}, "vocab"_a.none() = nb::none(), "prefixes"_a.none() = nb::none(),
+          "max_queued_requests"_a = 0, "max_queued_tokens"_a = 0,
           "Allocates the KV pools, num_pages of every layer group or a list of them, and starts the loop. Raises "
           "EngineError, MemoryError.")
       .def("submit", &PyExecutor::submit, "prompt"_a, "params"_a, nb::kw_only(),
@@ -365,6 +405,8 @@ void bind_executor(nb::module_& m) {
       .def("stats", &PyExecutor::stats, Release())
       .def("kv_events", &PyExecutor::kv_events, Release(),
            "What the prefix cache has stored and removed since the last call, and how many events were lost before.")
+      .def("iteration_stats", &PyExecutor::iteration_stats, Release(),
+           "What the steps since the last call were like, and how many of them were lost before.")
       .def_prop_ro("is_here", &PyExecutor::is_here,
                    "False in a process that was forked from the executor's: there submit, poll and stats raise "
                    "EngineError, cancel and close do nothing.")

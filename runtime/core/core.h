@@ -239,6 +239,9 @@ struct OutputDelta {
   double queue_seconds = 0;        // from enqueue to admission
   double first_token_seconds = 0;  // from enqueue to the first token; 0: none yet
   double total_seconds = 0;        // from enqueue to this output
+  // One for each of token_ids behind the prompt's: seconds from the token before it; the first: from enqueue.
+  std::vector<double> token_latencies;
+  int32_t num_preemptions = 0;  // how often an output was paused so far, all outputs together
 };
 
 // Errors that carry one sentence for the user.

@@ -25,7 +25,9 @@ Executor::Executor(std::shared_ptr<Backend> backend, ExecutorConfig config, std:
       cache_(limits_, config_.num_pages, config_.kv_events),
       scheduler_(limits_, config_.scheduler, cache_),
       sampler_(limits_.vocab_size, backend_->num_threads()),
-      cache_events_(config_.kv_events) {
+      recorder_(config_.iteration_stats),
+      cache_events_(config_.kv_events),
+      iteration_stats_(config_.iteration_stats) {
   if (config_.max_queued_requests < 0 || config_.max_queued_tokens < 0) {
     throw EngineError("max_queued_requests and max_queued_tokens must be at least 0 (no limit)");
   }
@@ -166,6 +168,11 @@ uint64_t Executor::kv_events(std::vector<CacheEvent>& events) {
   return cache_events_.take(events);
 }
 
+uint64_t Executor::iteration_stats(std::vector<IterationStats>& steps) {
+  const std::lock_guard lock(mutex_);
+  return iteration_stats_.take(steps);
+}
+
 // ---- the loop's thread ----------------------------------------------------------------------------------------------
 
 void Executor::loop() {
@@ -211,6 +218,7 @@ bool Executor::intake() {
     std::swap(requests_, inbox_);
     std::swap(cancels_, cancel_inbox_);
     step_began_ = Clock::now();
+    recorder_.began(step_began_);
   }
   for (Request& request : requests_) enter(std::move(request));
   for (const RequestId id : cancels_) cancel_now(id);
@@ -269,15 +277,21 @@ void Executor::step() {
   for (Sequence* sequence : scheduler_.admit()) {
     LiveRequest& live = *live_.at(sequence->id);
     leave_queue(live);
-    if (sequence->num_pauses == 0) live.member(*sequence).output.admitted(Clock::now());
+    if (sequence->num_pauses > 0) continue;
+    const auto now = Clock::now();
+    live.member(*sequence).output.admitted(now);
+    recorder_.admitted(*sequence, now - live.enqueued(), limits_.page_tokens);
   }
   if (scheduler_.schedule(batch_)) {
+    const auto began = Clock::now();
     backend_->run(batch_, logits_.get());
+    const auto model = Clock::now() - began;
     scheduler_.complete();
     ++counters_.steps;
     counters_.step_tokens += batch_.tokens.size();
     counters_.step_sequences += batch_.sequences.size();
     sample();
+    recorder_.ran(batch_, model, scheduler_, cache_);
   } else {
     require(scheduler_.empty(), "there is a step while there are requests");
   }
@@ -334,6 +348,7 @@ void Executor::take_sample(LiveRequest& live, SampleTask& task) {
 bool Executor::deliver(LiveRequest& live, LiveRequest::Member& member) {
   live.take(member, deltas_);
   if (!member.output.finished()) return false;
+  recorder_.completed();
   scheduler_.finish(member.sequence);
   if (!live.finished()) return false;
   ++counters_.finished;
@@ -366,6 +381,7 @@ void Executor::publish() {
     queued_requests_ -= std::exchange(left_requests_, 0);
     queued_tokens_ -= std::exchange(left_tokens_, 0);
     cache_events_.take_from(cache_.events());
+    iteration_stats_.take_from(recorder_.ring());
   }
   if (deltas_.empty()) return;
   const std::lock_guard lock(outbox_mutex_);

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "runtime/core/core.h"
+#include "runtime/core/iteration_stats.h"
 #include "runtime/core/kv_cache.h"
 #include "runtime/core/live_request.h"
 #include "runtime/core/prefixes.h"
@@ -31,6 +32,7 @@ struct ExecutorConfig {
   bool enable_prefix_caching = true;         // requests share what they have computed of equal beginnings
   std::shared_ptr<const Prefixes> prefixes;  // computed at build time; null: none
   size_t kv_events = 0;                      // how many events of the prefix cache are kept for kv_events(); 0: none
+  size_t iteration_stats = 1000;             // how many steps are kept for iteration_stats(); 0: none
   std::vector<TokenId> eos_token_ids;
   // Requests that have not been admitted, and tokens of their prompts, beyond which submit refuses; 0: no limit.
   int32_t max_queued_requests = 0;
@@ -91,6 +93,8 @@ class Executor {
   // What the prefix cache has stored and removed since the last call, oldest first; returns how many events were lost
   // because nobody called in time. Meant for one caller.
   uint64_t kv_events(std::vector<CacheEvent>& events);
+  // What the steps since the last call were like, oldest first; returns how many were lost. Meant for one caller.
+  uint64_t iteration_stats(std::vector<IterationStats>& steps);
   const ModelLimits& limits() const { return limits_; }
 
  private:
@@ -132,6 +136,7 @@ class Executor {
   int32_t left_requests_ = 0;                                    // that have left the queue since the last publish
   int64_t left_tokens_ = 0;
   ExecutorStats counters_;
+  IterationRecorder recorder_;
 
   // Shared, under mutex_.
   mutable std::mutex mutex_;
@@ -149,6 +154,7 @@ class Executor {
   int64_t queued_tokens_ = 0;
   ExecutorStats shown_;  // counters_ after the last step
   CacheEvents cache_events_;
+  IterationRecorder::Ring iteration_stats_;
   Clock::time_point step_began_{};
 
   std::mutex outbox_mutex_;

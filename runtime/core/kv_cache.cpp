@@ -174,6 +174,7 @@ void KvCache::release_page(size_t g, PageId page) {
 }
 
 PageId KvCache::take_page(size_t g) {
+  ++taken_;
   if (groups_[g].pool.num_free() == 0) evict(g);
   return groups_[g].pool.take();
 }

@@ -70,6 +70,8 @@ class KvCache {
   int32_t max_positions() const;
   int32_t num_nodes() const { return tree_.num_nodes(); }
   uint64_t num_evicted() const { return evicted_; }  // pages, since the start
+  uint64_t num_taken() const { return taken_; }      // pages that sequences were given, since the start
+  int32_t page_tokens() const { return page_tokens_; }
   // Changes whenever something may fit, or be found, that did not or was not before.
   uint64_t version() const { return version_; }
   CacheEvents& events() { return events_; }
@@ -132,6 +134,7 @@ class KvCache {
   uint64_t now_ = 0;
   uint64_t version_ = 0;
   uint64_t evicted_ = 0;
+  uint64_t taken_ = 0;
   RadixMatch match_;  // kept for its memory
 };
 

@@ -13,7 +13,10 @@ constexpr double kLongestTimeout = 1e8;  // three years: what the clock can coun
 }  // namespace
 
 LiveRequest::LiveRequest(Request&& request, std::span<const TokenId> eos, std::shared_ptr<const VocabBytes> vocab)
-    : stream_(request.params.stream), ranks_(request.params.ranks_sequences()), n_(request.params.n) {
+    : stream_(request.params.stream),
+      ranks_(request.params.ranks_sequences()),
+      enqueued_(request.enqueued),
+      n_(request.params.n) {
   const auto num_prompt = static_cast<int32_t>(request.prompt.size());
   if (request.options.timeout_seconds) {
     const std::chrono::duration<double> timeout(std::min(*request.options.timeout_seconds, kLongestTimeout));
@@ -74,7 +77,10 @@ void LiveRequest::rank(std::vector<OutputDelta>& deltas) const {
 void LiveRequest::emit(OutputDelta&& delta, bool last, std::vector<OutputDelta>& deltas) const {
   delta.request_finished = last;
   delta.cached_tokens = members_.front().sequence.num_cached;
-  for (const Member& member : members_) delta.completion_tokens += member.output.num_sampled();
+  for (const Member& member : members_) {
+    delta.completion_tokens += member.output.num_sampled();
+    delta.num_preemptions += member.sequence.num_pauses;
+  }
   deltas.push_back(std::move(delta));
 }
 

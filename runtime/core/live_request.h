@@ -32,6 +32,7 @@ class LiveRequest {
   // How many members must run, from the first on: none when no token is wanted, one when the prompt is scored alone.
   size_t num_running() const { return num_running_; }
   bool scores_only() const { return scores_only_; }
+  Clock::time_point enqueued() const { return enqueued_; }
   Clock::time_point deadline() const { return deadline_; }  // max(): none
   // True when it was in the queue until now.
   bool leave_queue() { return std::exchange(queued_, false); }
@@ -49,6 +50,7 @@ class LiveRequest {
 
   bool stream_, ranks_, scores_only_;
   bool queued_ = true;
+  Clock::time_point enqueued_;
   Clock::time_point deadline_ = Clock::time_point::max();
   int32_t n_;
   size_t num_running_ = 0, num_finished_ = 0;

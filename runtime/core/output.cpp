@@ -58,15 +58,16 @@ void Output::set_prompt_logprobs(std::shared_ptr<const std::vector<TokenLogprobs
 }
 
 void Output::push(Sample&& sample) {
-  ++sampled_;
-  if (sampled_ == 1) first_token_ = Clock::now();
+  const Clock::time_point before = std::exchange(last_token_, Clock::now());
+  if (++sampled_ == 1) first_token_ = last_token_;
+  const double latency = seconds(sampled_ == 1 ? enqueued_ : before, last_token_);
   cumulative_logprob_ += sample.logprobs.logprob;
   if (std::ranges::find(stop_tokens_, sample.token) != stop_tokens_.end()) {
     stop_token_ = sample.token;
-    if (params_.include_stop_str_in_output) keep(std::move(sample));
+    if (params_.include_stop_str_in_output) keep(std::move(sample), latency);
     return finish(FinishReason::stop);
   }
-  if (const int stop = keep(std::move(sample)); stop >= 0) {
+  if (const int stop = keep(std::move(sample), latency); stop >= 0) {
     stop_string_ = params_.stop[static_cast<size_t>(stop)];
     return finish(FinishReason::stop);
   }
@@ -74,9 +75,10 @@ void Output::push(Sample&& sample) {
 }
 
 // Makes a token part of the output. Returns the index of the stop string that it completes, or −1.
-int Output::keep(Sample&& sample) {
+int Output::keep(Sample&& sample, double latency_seconds) {
   processors_.push(sample.token);
   tokens_.push_back(sample.token);
+  token_latencies_.push_back(latency_seconds);
   if (params_.logprobs) logprobs_.push_back(std::move(sample.logprobs));
   return detokenizer_.push(sample.token);
 }
@@ -96,6 +98,7 @@ bool Output::take(OutputDelta& delta) {
   delta.text += text;
   move_front(tokens_, tokens, delta.token_ids);
   move_front(logprobs_, tokens, delta.logprobs);
+  move_front(token_latencies_, tokens, delta.token_latencies);
   fill(delta);
   return true;
 }

@@ -35,7 +35,7 @@ class Output {
   bool take(OutputDelta& delta);
 
  private:
-  int keep(Sample&& sample);
+  int keep(Sample&& sample, double latency_seconds);
   void begin(OutputDelta& delta);
   void fill(OutputDelta& delta) const;
 
@@ -56,11 +56,12 @@ class Output {
   double cumulative_logprob_ = 0;
   std::vector<TokenId> tokens_;  // pushed to the detokenizer and not given out yet
   std::vector<TokenLogprobs> logprobs_;
+  std::vector<double> token_latencies_;
   FinishReason reason_ = FinishReason::none;
   std::string error_;
   std::string stop_string_;
   TokenId stop_token_ = -1;
-  Clock::time_point enqueued_, admitted_{}, first_token_{};
+  Clock::time_point enqueued_, admitted_{}, first_token_{}, last_token_{};
 };
 
 }  // namespace precast

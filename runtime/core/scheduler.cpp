@@ -136,6 +136,7 @@ bool Scheduler::schedule(StepBatch& batch) {
   step_.clear();
   logit_rows_.clear();
   if (!decode_waits()) schedule_decode(batch);
+  num_decoding_ = static_cast<int32_t>(batch.sequences.size());
   schedule_prefill(batch);
   if (batch.tokens.empty()) return false;
   cache_.take_copies(batch.copies);

@@ -59,6 +59,8 @@ class Scheduler {
   int32_t num_running() const { return static_cast<int32_t>(running_.size()); }
   const std::vector<Sequence*>& running() const { return running_; }  // by their start
   uint64_t num_pauses() const { return pauses_; }
+  int32_t num_decoding() const { return num_decoding_; }  // of the scheduled step: its first sequences
+  int32_t max_running() const { return max_running_; }    // sequences that can be admitted at a time
   bool empty() const { return queue_.empty() && running_.empty(); }
   // Throws InvariantError when a sequence or the cache breaks its invariants.
   void check() const;
@@ -97,6 +99,7 @@ class Scheduler {
     int32_t end;  // its num_computed after the step
   };
   std::vector<Chunk> step_;
+  int32_t num_decoding_ = 0;
   std::vector<LogitRow> logit_rows_;
 };
 

@@ -170,6 +170,21 @@ def test_another_chat_template_may_be_given(engine: Path, tmp_path: Path) -> Non
         LLM(engine, chat_template="mine")
 
 
+def test_steps_cache_and_tokens_can_be_watched(engine: Path) -> None:
+    with LLM(engine, kv_events=100) as llm:
+        (output,) = llm.generate([[*range(1, 40)]], GREEDY)
+        streamed = [*llm.stream([*range(1, 40)], GREEDY)]
+        steps, lost = llm.iteration_stats()
+        assert (len(steps), lost) == (llm.stats().steps, 0)
+        assert steps[-1].kv_cache_stats.reused_blocks > 0
+        events, lost = llm.kv_events()
+        assert ("stored", [*range(1, 33)], 0) in [(event.kind, event.tokens, lost) for event in events]
+    assert output.num_preemptions == 0
+    assert len(output.outputs[0].token_latencies) == len(output.token_ids)
+    assert output.outputs[0].token_latencies[0] == output.timings.first_token
+    assert sum(len(part.outputs[0].token_latencies) for part in streamed) == len(output.token_ids)
+
+
 def test_closing_answers_who_waits(engine: Path) -> None:
     llm = LLM(engine)
     answers: list[RequestOutput] = []
