@@ -15,6 +15,7 @@ from precast.quantize.families.rope_settings import Rope
 from precast.quantize.families.windows import pattern
 
 _LAYER = "model.layers.{i}."
+_TANH_GELUS = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast")
 
 
 def _gain(module: str) -> Part:
@@ -28,10 +29,11 @@ def _embedding_multiplier(c: ConfigReader, m: dict[str, Any]) -> float:
 
 
 def _old_activation(c: ConfigReader, m: dict[str, Any]) -> str:
-    """Gemma 1's configs say `gelu` where the models were trained with its tanh form (transformers 4.x says so too)."""
-    kind = c.activation("hidden_act", "gelu_pytorch_tanh")
-    newer = c.activation("hidden_activation", "gelu_pytorch_tanh")
-    return "gelu_tanh" if kind == "gelu" or newer == "gelu_tanh" else kind
+    """Gemma 1's configs say `gelu` where the models were trained with its tanh form (transformers 4.x says so too).
+    Which of the two keys counts differs between versions of transformers, so that no other is taken."""
+    c.only("hidden_act", "gelu", *_TANH_GELUS)
+    c.only("hidden_activation", *_TANH_GELUS)
+    return "gelu_tanh"
 
 
 _GAINS: dict[str, Any] = {

@@ -17,12 +17,13 @@ LAYER_TYPES = ("full_attention", "sliding_attention")
 class Rope:
     """How a family names its rope settings, and their defaults.
 
+    `partial`: the default share of each head that rotates; None: all of it, and transformers reads no other share.
     `local_base`: the default base of sliding layers, which stands under `local_base_key` in 4.x; None: all layers share
     one rope. `renamed`: rope types under another name.
     """
 
     base: float = 10000.0
-    partial: float = 1.0
+    partial: float | None = None
     base_key: str = "rope_theta"
     partial_key: str = "partial_rotary_factor"
     local_base: float | None = None
@@ -44,6 +45,9 @@ def read_rope(left: Settings, rope: Rope, read: Settings, where: str) -> Setting
     for value in (old, new):
         if value is not None and not isinstance(value, dict):
             raise SourceError(f"{where}: rope settings must be an object, not {value!r}")
+    if old and new and old != new:
+        # transformers 5 takes the older one, 4 does not know the newer, others do the opposite.
+        raise SourceError(f"{where}: rope_scaling and rope_parameters contradict each other; leave one of them out")
     nested = bool(new) and new.keys() <= set(LAYER_TYPES)
     if nested and rope.local_base is None:
         raise SourceError(f"{where}: rope settings for each layer type are not supported for this family")
@@ -55,7 +59,6 @@ def read_rope(left: Settings, rope: Rope, read: Settings, where: str) -> Setting
         return _read_one(dict(settings or {}), chosen, rope, int(read["head_size"]), where)
 
     if rope.local_base is None:
-        # transformers 5 takes `rope_scaling` as an older name, and the newer one wins.
         base, dim, scaling = one(new or old, theta, rope.base)
         return {"rotary_base": base, "rotary_dim": dim, "rotary_scaling": scaling}
     full, local = (new.get(kind) for kind in LAYER_TYPES) if nested else (new or old, None)
@@ -74,7 +77,7 @@ class _Defaults:
     base: Any
     default_base: float
     partial: Any
-    default_partial: float
+    default_partial: float | None
     original: Any
 
 
@@ -89,7 +92,9 @@ def _read_one(
         return positive(found, key, where)
 
     base = first("rope_theta", outside.base, outside.default_base)
-    partial = first("partial_rotary_factor", outside.partial, outside.default_partial)
+    partial = first("partial_rotary_factor", outside.partial, outside.default_partial, 1.0)
+    if partial != 1 and outside.default_partial is None:
+        raise SourceError(f"{where}: rope over a part of each head ({partial:g}) is not supported for this family")
     kind = settings.pop("rope_type", None) or settings.get("type") or "default"
     settings.pop("type", None)
     if isinstance(kind, str):

@@ -145,10 +145,18 @@ class GgufFile:
             infos[name] = [self._take("<Q") for _ in range(count)], self._take("<I"), self._take("<Q")
         start = -(-self._place // alignment) * alignment
         tensors = {name: self._tensor(name, dims, kind, start + at) for name, (dims, kind, at) in infos.items()}
-        end = max((info.offset + info.size for info in tensors.values()), default=len(self._data))
-        if len(self._data) - end > max(alignment, MAX_PADDING):
-            raise self._fail(f"{len(self._data) - end} bytes stand behind its last tensor")
+        self._check_places(tensors, start, alignment)
         return fields, tensors
+
+    def _check_places(self, tensors: dict[str, TensorInfo], start: int, alignment: int) -> None:
+        """One tensor behind the other: an offset that is damaged would give a tensor the bytes of another."""
+        end = start
+        for name, info in sorted(tensors.items(), key=lambda item: item[1].offset):
+            if info.offset != end:
+                raise self._fail(f"tensor {name} begins at byte {info.offset} instead of {end}")
+            end = info.offset + -(-info.size // alignment) * alignment
+        if tensors and len(self._data) - end > max(alignment, MAX_PADDING):
+            raise self._fail(f"{len(self._data) - end} bytes stand behind its last tensor")
 
     def _tensor(self, name: str, dims: list[int], kind: int, offset: int) -> TensorInfo:
         try:

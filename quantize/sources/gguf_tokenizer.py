@@ -20,7 +20,7 @@ def tokenizer_files(fields: dict[str, Any], config: dict[str, Any], where: str) 
     """
     try:
         tokenizer = _tokenizer(fields, where)
-        special = _special_tokens(fields)
+        special, generation = _special_tokens(fields), _generation_config(fields)
     except SourceError:
         raise
     except BaseException as error:  # fields of any type and length; the library raises bare Exception, and panics
@@ -35,7 +35,7 @@ def tokenizer_files(fields: dict[str, Any], config: dict[str, Any], where: str) 
             "model_max_length": config["max_position_embeddings"],
             "tokenizer_class": "PreTrainedTokenizerFast",
         },
-        "generation_config.json": _generation_config(fields),
+        "generation_config.json": generation,
     }
     if templates := _chat_templates(fields):
         ChatTemplate(templates, special, f"{where}: tokenizer.chat_template").check()
@@ -55,6 +55,8 @@ def _chat_templates(fields: dict[str, Any]) -> dict[str, str]:
 
 def _tokenizer(fields: dict[str, Any], where: str) -> Tokenizer:
     tokens, types = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]
+    if len(set(tokens)) < len(tokens):
+        raise SourceError(f"{where}: its tokens are not unique")
     kind, pre = fields.get("tokenizer.ggml.model"), fields.get("tokenizer.ggml.pre")
     if kind == "gpt2" and pre in PRE_TOKENIZERS:
         tokenizer = _byte_level(fields, PRE_TOKENIZERS[pre])
@@ -68,9 +70,22 @@ def _tokenizer(fields: dict[str, Any], where: str) -> Tokenizer:
             f"{where}: tokenizer {kind!r} with pre-tokenizer {pre!r} is not supported; sentencepiece BPE (llama) and "
             f"byte-level BPE (gpt2) with {', '.join(PRE_TOKENIZERS)} are"
         )
-    if fields.get("tokenizer.ggml.add_bos_token", kind == "llama" or PRE_TOKENIZERS[str(pre)].bos):
-        around(tokenizer, tokens[fields["tokenizer.ggml.bos_token_id"]])
+    wanted = {"bos": kind == "llama" or PRE_TOKENIZERS[str(pre)].bos, "eos": False}
+    first, last = (
+        _token(fields, key) if fields.get(f"tokenizer.ggml.add_{key}_token", add) else None
+        for key, add in wanted.items()
+    )
+    if first is not None or last is not None:
+        around(tokenizer, first, last)
     return tokenizer
+
+
+def _token(fields: dict[str, Any], key: str) -> str:
+    """The token that a field names by its id. Raises ValueError for what is no id of a token."""
+    tokens, index = fields["tokenizer.ggml.tokens"], fields[f"tokenizer.ggml.{key}_token_id"]
+    if type(index) is not int or not 0 <= index < len(tokens):
+        raise ValueError(f"{key}_token_id is {index!r}, there are {len(tokens)} tokens")
+    return str(tokens[index])
 
 
 def _byte_level(fields: dict[str, Any], pre_tokenizer: PreTokenizer) -> Tokenizer:
@@ -96,7 +111,7 @@ def _sentencepiece(fields: dict[str, Any]) -> Tokenizer:
 
 def _special_tokens(fields: dict[str, Any]) -> dict[str, str]:
     return {
-        f"{name}_token": fields["tokenizer.ggml.tokens"][fields[f"tokenizer.ggml.{key}_token_id"]]
+        f"{name}_token": _token(fields, key)
         for name, key in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding"))
         if f"tokenizer.ggml.{key}_token_id" in fields
     }
@@ -104,8 +119,8 @@ def _special_tokens(fields: dict[str, Any]) -> dict[str, str]:
 
 def _generation_config(fields: dict[str, Any]) -> dict[str, Any]:
     """A text ends at `eos`, and a turn at `eot` where the file names one."""
-    ends = [fields[key] for key in ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id") if key in fields]
-    ends = list(dict.fromkeys(ends))
+    named = (key for key in ("eos", "eot") if f"tokenizer.ggml.{key}_token_id" in fields)
+    ends = list({_token(fields, key): fields[f"tokenizer.ggml.{key}_token_id"] for key in named}.values())
     config: dict[str, Any] = {"eos_token_id": ends[0] if len(ends) == 1 else ends} if ends else {}
     if "tokenizer.ggml.bos_token_id" in fields:
         config["bos_token_id"] = fields["tokenizer.ggml.bos_token_id"]

@@ -6,6 +6,7 @@ a field's number and the value's kind: a varint, 8 bytes, a length with as many 
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -57,10 +58,13 @@ class SentencePiece:
 
     def tokenizer(self) -> Tokenizer:
         """The same ids and text as sentencepiece's, but that control pieces in a text are tokens, as transformers has
-        it. Raises ValueError for pieces that are too long; the library raises bare Exception for what makes no
+        it. Raises ValueError for pieces that are too long and scores that
+        are no numbers; the library raises bare Exception for what makes no
         tokenizer."""
         if max(map(len, self.pieces)) > MAX_PIECE or sum(len(piece) ** 2 for piece in self.pieces) > MAX_CUT_CHARACTERS:
             raise ValueError(f"it has a piece of more than {MAX_PIECE} characters, or too many long ones")
+        if not all(map(math.isfinite, self.scores)):
+            raise ValueError("the score of a piece is NaN or infinite")
         tokenizer = Tokenizer(self._bpe() if self.model == BPE else self._unigram())
         steps: list[Any] = [normalizers.Precompiled(self.charsmap)] if self.charsmap else []
         if self.remove_extra_whitespaces:

@@ -136,7 +136,8 @@ def test_defaults_are_transformers() -> None:
         ({"rope_scaling": {"type": "linear", "factor": -2.0}}, "factor"),
         ({"rope_scaling": {"type": "linear", "factor": 2.0, "mrope_section": [1]}}, "mrope_section"),
         ({"rope_scaling": {**OLD["rope_scaling"], "high_freq_factor": 1.0}}, "low_freq_factor"),
-        ({"partial_rotary_factor": 2.0}, "128 of 64"),
+        ({"partial_rotary_factor": 0.5}, "a part of each head"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rope_scaling and rope_parameters contradict"),
     ],
 )
 def test_what_could_change_the_model_is_refused_by_name(change: dict[str, Any], word: str) -> None:
@@ -203,8 +204,11 @@ def test_an_unknown_family_is_refused_with_its_neighbours(name: Any, words: str)
         ({"model_type": "mpt", "attn_config": {"alibi": False}}, "attn_config.*alibi"),
         ({"model_type": "mpt", "attn_config": {"rope": True}}, "attn_config.*rope"),
         ({"model_type": "olmoe", "clip_qkv": 2.0, "num_experts": 4}, "clip_qkv"),
+        ({"model_type": "gemma", "hidden_act": "silu"}, "hidden_act = 'silu'"),
+        ({"model_type": "gemma", "hidden_activation": "gelu"}, "hidden_activation = 'gelu'"),
         ({"model_type": "gemma3_text", "attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
         ({"model_type": "phi", "qk_layernorm": True}, "qk_layernorm"),
+        ({"model_type": "phi", "partial_rotary_factor": 2.0}, "128 of 64"),
         ({"model_type": "qwen2", "layer_types": ["sliding_attention"]}, "no sliding_window"),
         ({"model_type": "mistral", "rope_scaling": {"type": "longrope", "short_factor": [1]}}, "lacks long_factor"),
         ({"model_type": "gptj", "tie_word_embeddings": True}, "a head that is tied"),

@@ -228,3 +228,15 @@ def test_truncated_tensors_are_found_before_they_are_read(tmp_path: Path) -> Non
     with pytest.raises(SourceError, match="truncated"):
         convert(tmp_path / "m.gguf", tmp_path / "ckpt")
     assert not (tmp_path / "ckpt").exists()
+
+
+@pytest.mark.parametrize("moved", [-32, 32, 4])
+def test_a_tensor_that_lies_over_another_or_apart_is_refused(moved: int, tmp_path: Path) -> None:
+    write_llama(tmp_path / "m.gguf", tiny_llama(tmp_path / "hf", **SMALL))
+    raw = bytearray((tmp_path / "m.gguf").read_bytes())
+    name = b"blk.1.attn_norm.weight"
+    at = raw.index(name) + len(name) + 4 + 8 + 4  # behind the count of dimensions, one dimension, and the type
+    raw[at : at + 8] = u64(int.from_bytes(raw[at : at + 8], "little") + moved)
+    (tmp_path / "m.gguf").write_bytes(raw)
+    with pytest.raises(SourceError, match="begins at byte"):
+        GgufFile(tmp_path / "m.gguf")

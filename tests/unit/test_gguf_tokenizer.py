@@ -124,13 +124,38 @@ def test_llama_3_begins_with_bos_and_keeps_whole_words() -> None:
         ({"tokenizer.ggml.token_type": [1]}, "make no tokenizer"),
         ({"tokenizer.ggml.merges": ["x y z"]}, "make no tokenizer"),
         ({"tokenizer.ggml.merges": ["xy"]}, "make no tokenizer"),
-        ({"tokenizer.ggml.bos_token_id": 10**9}, "make no tokenizer"),
+        ({"tokenizer.ggml.bos_token_id": 10**9}, "bos_token_id is 1000000000, there are"),
+        ({"tokenizer.ggml.bos_token_id": -1}, "bos_token_id is -1"),
+        ({"tokenizer.ggml.eos_token_id": True}, "eos_token_id is True"),
+        ({"tokenizer.ggml.eot_token_id": 10**9}, "eot_token_id is 1000000000"),
         ({"tokenizer.chat_template": "{% for %}"}, "chat template"),
     ],
 )
 def test_what_makes_no_tokenizer_is_refused(change: dict[str, Any], word: str) -> None:
     with pytest.raises(SourceError, match=word):
         tokenizer_files(byte_level_fields("smollm") | change, CONFIG, "m.gguf")
+
+
+def test_a_token_that_stands_twice_is_refused() -> None:
+    fields = byte_level_fields("smollm")
+    fields["tokenizer.ggml.tokens"][-1] = fields["tokenizer.ggml.tokens"][-2]
+    with pytest.raises(SourceError, match="not unique"):
+        tokenizer_files(fields, CONFIG, "m.gguf")
+
+
+def test_a_score_that_is_no_number_is_refused() -> None:
+    fields = sentencepiece_fields(sentencepiece(True))
+    fields["tokenizer.ggml.scores"][5] = float("nan")
+    with pytest.raises(SourceError, match="score of a piece is NaN"):
+        tokenizer_files(fields, CONFIG, "m.gguf")
+
+
+def test_eos_ends_a_text_where_the_file_says_so() -> None:
+    fields = sentencepiece_fields(sentencepiece(True), **{"tokenizer.ggml.add_eos_token": True})
+    assert rebuilt(fields).encode("the").ids == [
+        *rebuilt(sentencepiece_fields(sentencepiece(True))).encode("the").ids,
+        2,
+    ]
 
 
 def test_named_chat_templates_come_along(tmp_path: Path) -> None:
