@@ -12,7 +12,7 @@ from precast.runtime.sampling import SamplingParams
 FinishReason = Literal["stop", "length", "cancelled", "timeout", "error"]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Logprob:
     """A token and its natural log-probability, in the model's own distribution (before temperature and filters)."""
 
@@ -20,7 +20,7 @@ class Logprob:
     logprob: float
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class TokenLogprobs:
     """A token of output or prompt, with the most likely tokens of its position, best first."""
 
@@ -29,7 +29,7 @@ class TokenLogprobs:
     top: list[Logprob]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Usage:
     """Counts of tokens."""
 
@@ -40,7 +40,7 @@ class Usage:
     """Prompt tokens that were not computed again."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Timings:
     """Seconds since the request was submitted, of events so far (0: not yet)."""
 
@@ -51,7 +51,7 @@ class Timings:
     """Until this output."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class CompletionOutput:
     """One output of a request; from a stream, what is new of it. Texts, ids and logprobs concatenate to the whole."""
 
@@ -75,7 +75,7 @@ class CompletionOutput:
     first: from the request's submission."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class RequestOutput:
     """What a request answers; from a stream, what is new of it: of one output at a time."""
 
@@ -107,11 +107,7 @@ class RequestOutput:
             prompt_logprobs=scored,
             usage=Usage(last.prompt_tokens, last.completion_tokens, last.cached_tokens),
             seed=last.seed,
-            timings=Timings(
-                min(delta.queue_seconds for delta in deltas),
-                min((delta.first_token_seconds for delta in deltas if delta.first_token_seconds > 0), default=0.0),
-                max(delta.total_seconds for delta in deltas),
-            ),
+            timings=_timings(deltas),
             num_preemptions=last.num_preemptions,
             finished=last.finished,
         )
@@ -168,6 +164,16 @@ class RequestOutput:
         if tokens > 1 and timings.total > timings.first_token:
             line += f", {tokens} tokens, {(tokens - 1) / (timings.total - timings.first_token):.1f} tokens/s"
         return line
+
+
+def _timings(deltas: Sequence[native.OutputDelta]) -> Timings:
+    if len(deltas) == 1:  # a stream's every token comes here
+        return Timings(deltas[0].queue_seconds, deltas[0].first_token_seconds, deltas[0].total_seconds)
+    return Timings(
+        min(delta.queue_seconds for delta in deltas),
+        min((delta.first_token_seconds for delta in deltas if delta.first_token_seconds > 0), default=0.0),
+        max(delta.total_seconds for delta in deltas),
+    )
 
 
 def _completion(
