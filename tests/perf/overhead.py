@@ -116,6 +116,25 @@ def report(name: str, executor: native.Executor, held: Held, running: int) -> No
     )
 
 
+def wake_up() -> float:
+    """Median seconds from a write until another process that waits for it in select has the time: this machine's own
+    share of what is measured, because a consumer sleeps while the model runs."""
+    end, begin = os.pipe()
+    child = os.fork()
+    if child == 0:
+        for _ in range(300):
+            time.sleep(0.002)
+            os.write(begin, np.float64(time.time()).tobytes())
+        os._exit(0)
+    taken = []
+    for _ in range(300):
+        select.select([end], [], [])
+        now = time.time()
+        taken.append(now - np.frombuffer(os.read(end, 8))[0])
+    os.waitpid(child, 0)
+    return float(np.median(taken))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, help="default: as many as CPUs")
@@ -123,6 +142,7 @@ def main() -> None:
     given = parser.parse_args()
     params = SamplingParams(max_tokens=given.tokens, temperature=0, ignore_eos=True)
     print(f"{cpu_model()}, {len(os.sched_getaffinity(0))} CPUs, load {os.getloadavg()[0]:.1f}")
+    print(f"of which a wake-up of a sleeping thread: {wake_up() * 1e6:.0f} us")
     print(f"{'us':34} {'median':>8} {'p90':>8} {'loop':>8} {'(model)':>10} {'steps':>6}")
     with tempfile.TemporaryDirectory() as folder:
         model, checkpoint, engine = (Path(folder) / name for name in ("model", "checkpoint", "engine"))
