@@ -97,6 +97,7 @@ GEMMA2: Family = replace(
     models="Gemma 2",
     settings={
         **_COMMON,
+        "num_key_value_heads": Key("num_key_value_heads", default=4),
         "hidden_act": Key("hidden_activation", "activation", "gelu_pytorch_tanh"),
         "norm_placement": "sandwich",
         "attention_scale": lambda c, m: c.number("query_pre_attn_scalar", 256) ** -0.5,

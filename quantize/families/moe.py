@@ -9,24 +9,32 @@ from precast.checkpoint import MoeConfig
 from precast.quantize.families.config_reader import ConfigReader
 from precast.quantize.families.family import Family, Key, Parts
 from precast.quantize.families.llama import LAYER_MODULES, LLAMA, QK_NORM_MODULES
+from precast.quantize.families.rope_settings import Rope
 from precast.quantize.families.windows import every_layer
 
 _MLP = "model.layers.{i}.mlp."
 _LLAMA = replace(LLAMA, only={}, gguf_name="", gguf={}, gguf_permuted=())
 
 
-def _experts(c: ConfigReader, m: dict[str, Any], size: str, count: str, per_token: int, shared: int = 0) -> MoeConfig:
-    """`size` and `count`: the keys of an expert's size and of how many there are."""
-    layers: int = m["num_hidden_layers"]
-    step, dense = c.integer("decoder_sparse_step", 1), c.items("mlp_only_layers") or []
+def _experts(
+    c: ConfigReader, m: dict[str, Any], size: str, count: str, per_token: int, layers: tuple[int, ...] | None = None
+) -> MoeConfig:
+    """`size` and `count`: the keys of an expert's size and of how many there are. `layers`: those with experts; None:
+    all."""
     return MoeConfig(
         num_experts=c.integer(count),
         num_experts_per_tok=c.integer("num_experts_per_tok", per_token),
         intermediate_size=m["intermediate_size"] if size == "intermediate_size" else c.integer(size),
         norm_topk_prob=c.flag("norm_topk_prob", False),
-        layers=tuple(i for i in range(layers) if i not in dense and (i + 1) % step == 0),
-        shared_expert_intermediate_size=shared,
+        layers=tuple(range(m["num_hidden_layers"])) if layers is None else layers,
+        shared_expert_intermediate_size=0,
     )
+
+
+def _sparse_layers(c: ConfigReader, m: dict[str, Any]) -> tuple[int, ...]:
+    """Qwen: every `decoder_sparse_step`-th layer, but for those that have an MLP."""
+    step, dense = c.integer("decoder_sparse_step", 1), c.items("mlp_only_layers") or []
+    return tuple(i for i in range(m["num_hidden_layers"]) if i not in dense and (i + 1) % step == 0)
 
 
 def _modules(mlp: str, gate: str, up: str, down: str) -> dict[str, Parts]:
@@ -58,6 +66,7 @@ MIXTRAL: Family = replace(
         "moe": lambda c, m: replace(_experts(c, m, "intermediate_size", "num_local_experts", 2), norm_topk_prob=True),
         ("sliding_window", "layer_types"): every_layer(),
     },
+    rope=Rope(base=1_000_000.0),
     layer_modules={**_NO_MLP, **_modules("model.layers.{i}.block_sparse_moe.", "w1", "w3", "w2")},
 )
 
@@ -70,8 +79,9 @@ QWEN2_MOE: Family = replace(
     settings={
         "max_position_embeddings": Key("max_position_embeddings", default=32768),
         "qkv_bias": Key("qkv_bias", "flag", True),
-        "moe": lambda c, m: _experts(
-            c, m, "moe_intermediate_size", "num_experts", 4, c.integer("shared_expert_intermediate_size", 5632)
+        "moe": lambda c, m: replace(
+            _experts(c, m, "moe_intermediate_size", "num_experts", 4, _sparse_layers(c, m)),
+            shared_expert_intermediate_size=c.integer("shared_expert_intermediate_size", 5632),
         ),
     },
     only=_NO_WINDOW,
@@ -99,7 +109,7 @@ QWEN3_MOE: Family = replace(
         "qkv_bias": Key("attention_bias", "flag", False),
         "dense_bias": lambda c, m: m["qkv_bias"],
         "qk_norm": "rms_head",
-        "moe": lambda c, m: _experts(c, m, "moe_intermediate_size", "num_experts", 8),
+        "moe": lambda c, m: _experts(c, m, "moe_intermediate_size", "num_experts", 8, _sparse_layers(c, m)),
     },
     only=_NO_WINDOW,
     unused=_WINDOW_KEYS,

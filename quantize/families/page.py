@@ -58,7 +58,7 @@ def _positions(family: Family) -> str:
     kind = str(family.settings.get("position_embedding_type", "rope"))
     if kind != "rope":
         return {"learned_absolute": "learned", "alibi": "ALiBi"}[kind]
-    partial = "rotary_dim" in family.settings or (family.rope is not None and family.rope.partial != 1)
+    partial = "rotary_dim" in family.settings or (family.rope is not None and family.rope.partial not in (None, 1))
     local = family.rope is not None and family.rope.local_base is not None
     return ("partial rope" if partial else "rope") + (", another in sliding layers" if local else "")
 

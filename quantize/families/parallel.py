@@ -202,6 +202,7 @@ COHERE: Family = replace(
         "parallel_residual": True,
         "parallel_shared_norm": True,
     },
+    rope=Rope(base=500_000.0),
     layer_modules={
         **_SHARED_NORM,
         "attention.qkv": (
@@ -228,6 +229,7 @@ COHERE2: Family = replace(
             layer for layer, kind in enumerate(m["layer_types"] or (FULL,) * m["num_hidden_layers"]) if kind == FULL
         ),
     },
+    rope=Rope(),
     only={
         "order_of_interleaved_layers": ("local_attn_first",),
         "position_embedding_type": ("rope_gptj",),

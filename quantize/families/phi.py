@@ -23,7 +23,7 @@ PHI3: Family = replace(
         "norm_epsilon": Key("rms_norm_eps", "number", 1e-5),
         ("sliding_window", "layer_types"): every_layer(),
     },
-    rope=Rope(partial=1.0, renamed={"su": "longrope", "yarn": "longrope"}),
+    rope=Rope(partial=1.0, original=4096, renamed={"su": "longrope", "yarn": "longrope"}),
     only={"attention_bias": (False,), "lm_head_bias": (False,), "mlp_bias": (False,), "full_attn_mod": (1,)},
     unused=("embd_layer_norm", "interpolate_factor"),  # of Phi-4 mini; nothing reads them
     layer_modules={

@@ -18,6 +18,7 @@ class Rope:
     """How a family names its rope settings, and their defaults.
 
     `partial`: the default share of each head that rotates; None: all of it, and transformers reads no other share.
+    `original`: the default of original_max_position_embeddings outside the settings, which goes before the one in them.
     `local_base`: the default base of sliding layers, which stands under `local_base_key` in 4.x; None: all layers share
     one rope. `renamed`: rope types under another name.
     """
@@ -26,6 +27,7 @@ class Rope:
     partial: float | None = None
     base_key: str = "rope_theta"
     partial_key: str = "partial_rotary_factor"
+    original: int | None = None
     local_base: float | None = None
     local_base_key: str = "rope_local_base_freq"
     renamed: Mapping[str, str] = field(default_factory=dict)
@@ -39,7 +41,7 @@ def read_rope(left: Settings, rope: Rope, read: Settings, where: str) -> Setting
     """
     theta = left.pop(rope.base_key, None)
     partial = left.pop(rope.partial_key, None)
-    original = left.pop("original_max_position_embeddings", None)
+    original = left.pop("original_max_position_embeddings", None) or rope.original
     old, new = left.pop("rope_scaling", None), left.pop("rope_parameters", None)
     local_theta = left.pop(rope.local_base_key, None) if rope.local_base is not None else None
     for value in (old, new):
@@ -51,6 +53,10 @@ def read_rope(left: Settings, rope: Rope, read: Settings, where: str) -> Setting
     nested = bool(new) and new.keys() <= set(LAYER_TYPES)
     if nested and rope.local_base is None:
         raise SourceError(f"{where}: rope settings for each layer type are not supported for this family")
+    if new and not nested and rope.local_base is not None:
+        raise SourceError(
+            f"{where}: rope_parameters must hold the settings of each layer type, {' and '.join(LAYER_TYPES)}"
+        )
 
     def one(settings: Any, base: Any, default: float) -> tuple[float, int, Settings | None]:
         if settings is not None and not isinstance(settings, dict):

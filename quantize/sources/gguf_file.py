@@ -179,7 +179,9 @@ class GgufSource(Source):
             return rope | self._longrope(arch, dim)
         if kind != "none":
             raise SourceError(f"{self.where}: GGUF files with rope scaling {kind!r} are not supported")
-        return rope | self._llama3(theta, head_size)
+        rope |= self._llama3(theta, head_size)
+        by_layer = self.family.rope is not None and self.family.rope.local_base is not None
+        return {"full_attention": rope} if by_layer else rope
 
     def _longrope(self, arch: str, dim: int) -> dict[str, Any]:
         """Phi-3: the factors are tensors."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import LlamaConfig
+from transformers import CONFIG_MAPPING, LlamaConfig, Phi3Config
 
 from precast.checkpoint import ModelConfig
 from precast.errors import SourceError
@@ -103,10 +103,16 @@ def test_rope_scaling_is_read_under_both_names(scaling: Any, expected: Any) -> N
     assert read(old).rotary_base == read(new).rotary_base == 20000.0
 
 
-def test_defaults_are_transformers() -> None:
-    least = {"model_type": "llama", "vocab_size": 10, "hidden_size": 64, "intermediate_size": 64}
-    config = least | {"num_hidden_layers": 1, "num_attention_heads": 4}
-    assert described(config) == described(LlamaConfig(**config).to_dict())
+@pytest.mark.parametrize("name", FAMILIES)
+def test_defaults_are_transformers(name: str) -> None:
+    made = CONFIG_MAPPING[name]
+    config = made().to_dict() | {"model_type": name, "architectures": None}
+    for key in config:
+        without = {k: v for k, v in deepcopy(config).items() if k != key}
+        with contextlib.suppress(SourceError):  # some must be there
+            ours = described(without)
+            theirs = made(**{k: v for k, v in without.items() if k != "model_type"}).to_dict()
+            assert ours == described(theirs | {"model_type": name}), key
 
 
 @pytest.mark.parametrize(
@@ -143,6 +149,18 @@ def test_defaults_are_transformers() -> None:
 def test_what_could_change_the_model_is_refused_by_name(change: dict[str, Any], word: str) -> None:
     with pytest.raises(SourceError, match=word):
         read(OLD | change)
+
+
+def test_phi3_has_an_original_length_that_goes_before_the_one_of_its_rope() -> None:
+    factors = {"short_factor": [1.0] * 16, "long_factor": [2.0] * 16}
+    config = {"model_type": "phi3", "vocab_size": 10, "hidden_size": 64, "intermediate_size": 64}
+    config |= {"num_hidden_layers": 1, "num_attention_heads": 2}
+    for more in ({}, {"original_max_position_embeddings": 64}):
+        config["rope_scaling"] = {"type": "longrope", **factors, **more}
+        expected = Phi3Config(**deepcopy(config)).rope_parameters["original_max_position_embeddings"]
+        scaling = read(config).rotary_scaling
+        assert scaling is not None
+        assert scaling["original_max_position_embeddings"] == expected == 4096
 
 
 def test_an_unknown_setting_that_is_null_sets_nothing() -> None:
@@ -204,8 +222,14 @@ def test_an_unknown_family_is_refused_with_its_neighbours(name: Any, words: str)
         ({"model_type": "mpt", "attn_config": {"alibi": False}}, "attn_config.*alibi"),
         ({"model_type": "mpt", "attn_config": {"rope": True}}, "attn_config.*rope"),
         ({"model_type": "olmoe", "clip_qkv": 2.0, "num_experts": 4}, "clip_qkv"),
+        (
+            {"model_type": "mixtral", "num_key_value_heads": 1, "num_local_experts": 4, "mlp_only_layers": [0]},
+            "mlp_only_layers",
+        ),
+        ({"model_type": "olmoe", "num_experts": 4, "decoder_sparse_step": 2}, "decoder_sparse_step"),
         ({"model_type": "gemma", "hidden_act": "silu"}, "hidden_act = 'silu'"),
         ({"model_type": "gemma", "hidden_activation": "gelu"}, "hidden_activation = 'gelu'"),
+        ({"model_type": "gemma3_text", "rope_parameters": {"rope_theta": 500.0}}, "settings of each layer type"),
         ({"model_type": "gemma3_text", "attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
         ({"model_type": "phi", "qk_layernorm": True}, "qk_layernorm"),
         ({"model_type": "phi", "partial_rotary_factor": 2.0}, "128 of 64"),
