@@ -209,8 +209,18 @@ def _usable(folder: Path) -> bool:
 
 
 def _model(folder: Path) -> str:
-    model = find_object(folder / "config.json").get("pretrained_config")
-    return str(model.get("architecture", "damaged")) if isinstance(model, dict) else "damaged"
+    """What tells one engine from another: family, size, quantization, limits. Which files it came from is not kept."""
+    config = find_object(folder / "config.json")
+    model, limits = config.get("pretrained_config"), config.get("build_config")
+    if not isinstance(model, dict) or not isinstance(limits, dict) or "architecture" not in model:
+        return "damaged"
+    quantization = model.get("quantization")
+    algorithm = quantization.get("quant_algo") if isinstance(quantization, dict) else None
+    return (
+        f"{model['architecture']}, {model.get('num_hidden_layers')} layers of {model.get('hidden_size')}, "
+        f"{algorithm or model.get('dtype')}, KV {limits.get('kv_cache_dtype')}, "
+        f"up to {limits.get('max_batch_size')} sequences of {limits.get('max_seq_len')} tokens"
+    )
 
 
 def _touch(folder: Path) -> None:

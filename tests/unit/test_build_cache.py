@@ -38,7 +38,9 @@ class Maker:
             writer = EngineWriter(work / "rank0.engine", [("plan", "plan.v0", self.size)])
             writer.add("plan", bytes(self.size))
             writer.close()
-            files.write_json(work / "config.json", {"pretrained_config": {"architecture": "Tiny"}})
+            model = {"architecture": "Tiny", "num_hidden_layers": 2, "hidden_size": 64, "dtype": "bfloat16"}
+            limits = {"kv_cache_dtype": "int8", "max_batch_size": 4, "max_seq_len": 128}
+            files.write_json(work / "config.json", {"pretrained_config": model, "build_config": limits})
 
 
 def set_age(key: str, seconds: float) -> None:
@@ -51,7 +53,8 @@ def test_a_key_is_made_once() -> None:
     first, second = (build_cache.engine(A, make) for _ in range(2))
     assert first == second
     assert make.made == 1
-    assert [entry.model for entry in build_cache.entries()] == ["Tiny"]
+    (entry,) = build_cache.entries()
+    assert entry.model == "Tiny, 2 layers of 64, bfloat16, KV int8, up to 4 sequences of 128 tokens"
 
 
 def test_concurrent_builders_of_one_key_wait_for_one() -> None:
