@@ -55,7 +55,9 @@ def defaults_of(generation_config: dict[str, Any], where: str) -> SamplingParams
     are not supported warn. Raises EngineError for a value that is out of range; `where` names the file.
     """
     config = {key: value for key, value in generation_config.items() if value is not None}
-    sampled = config.get("do_sample") is True
+    sampled = config.get("do_sample", False)
+    if not isinstance(sampled, bool):
+        raise EngineError(f"{where}: do_sample must be true or false, not {sampled!r}; correct it")
     names = _DEFAULTS | ({name: name for name in ("temperature", "top_k", "top_p", "min_p")} if sampled else {})
     given = {ours: config[key] for key, ours in names.items() if key in config}
     if sampled:

@@ -120,12 +120,14 @@ class Session:
         named = generation.get("eos_token_id")
         if named is None and isinstance(pretrained, dict):
             named = pretrained.get("eos_token_id")
-        ids = {i for i in (named if isinstance(named, list) else [named]) if isinstance(i, int)}
+        listed = named if isinstance(named, list) else [] if named is None else [named]
+        if wrong := [i for i in listed if type(i) is not int or not -(2**31) <= i < 2**31]:
+            told = repr(wrong[0])[:40]  # an integer may have thousands of digits
+            raise EngineError(f"eos_token_id {told} in {self.folder} is no token id; correct it")
+        ids = set(listed)
         if self.tokenizer is not None and self.tokenizer.eos_token is not None:
             own = self.tokenizer.token_id(self.tokenizer.eos_token)
             ids |= {own} if own is not None else set()
-        if wrong := [i for i in ids if not -(2**31) <= i < 2**31]:
-            raise EngineError(f"eos_token_id {wrong[0]} in {self.folder} is no token id; correct it")
         return sorted(ids)
 
     def default_params(self, generation_config: bool | None = None, **given: Any) -> SamplingParams:

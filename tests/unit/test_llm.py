@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -65,6 +66,15 @@ def until(condition: Callable[[], bool]) -> None:
 
 def whole(parts: list[RequestOutput]) -> tuple[str, list[int]]:
     return "".join(p.text for p in parts), [t for p in parts for t in p.token_ids]
+
+
+@pytest.mark.parametrize("eos", ["</s>", 1.5, True, {}, [2, "a"], [[2]], 10**400])
+def test_an_end_token_that_is_none_is_refused(eos: Any, engine: Path, tmp_path: Path) -> None:
+    """Answers would not end."""
+    shutil.copytree(engine, tmp_path / "engine")
+    (tmp_path / "engine/generation_config.json").write_text(json.dumps({"eos_token_id": eos}))
+    with pytest.raises(EngineError, match="is no token id"):
+        LLM(tmp_path / "engine")
 
 
 def test_greedy_answers_are_transformers(llm: LLM, made: tuple[Path, LlamaForCausalLM]) -> None:

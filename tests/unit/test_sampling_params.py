@@ -89,6 +89,8 @@ def test_defaults_never_make_a_valid_request_invalid() -> None:
 def test_a_bad_generation_config_is_the_engines_fault() -> None:
     with pytest.raises(EngineError, match="here: top_p is 3"):
         defaults_of({"do_sample": True, "top_p": 3}, "here")
+    with pytest.raises(EngineError, match="here: do_sample must be true or false, not 'yes'"):
+        defaults_of({"do_sample": "yes"}, "here")
 
 
 def test_a_generation_config_bans_and_penalizes_whether_it_samples_or_not() -> None:
