@@ -19,6 +19,7 @@ COMMANDS = {
     "run": "Answer a prompt, or a file of prompts.",
     "chat": "Talk to a model.",
     "plan": "Tell what an engine can serve.",
+    "bench": "Measure an engine.",
     "inspect": "Show what an engine, a checkpoint or a model is.",
     "cache": "List, check and prune built engines.",
 }

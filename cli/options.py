@@ -257,3 +257,15 @@ def load_llm(model: str, options: dict[str, Any]) -> Any:
             scheduler_policy=options.get("scheduler_policy"),
             chat_template=options["chat_template"],
         )
+
+
+def milliseconds(seconds: float) -> str:
+    """A time as people read it."""
+    return f"{seconds * 1e3:,.0f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.2f} ms"
+
+
+def table(head: list[str], rows: list[list[str]]) -> None:
+    """Prints columns, aligned to the right."""
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    for row in [head, *rows]:
+        click.echo("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from precast.cli.options import MemorySize, progress_bars
+from precast.cli.options import MemorySize, milliseconds, progress_bars, table
 
 if TYPE_CHECKING:
     from precast.planning.kv_memory import KvMemory
@@ -129,7 +129,7 @@ def _print_memory(memory: KvMemory) -> None:
         windows = ", ".join(str(w) if w else "all positions" for w in memory.windows)
         click.echo(f"layer groups see: {windows}")
     click.echo(f"pool: {memory.pool_bytes / 1e6:,.1f} MB; a step runs {memory.max_batch_size} sequences at most")
-    _table(["tokens of a sequence", "sequences that fit"], [[f"{n:,}", f"{fit:,}"] for n, fit in memory.sequences])
+    table(["tokens of a sequence", "sequences that fit"], [[f"{n:,}", f"{fit:,}"] for n, fit in memory.sequences])
 
 
 def _print_calibration(calibration: Calibration) -> None:
@@ -153,8 +153,12 @@ def _print_predictions(predictions: list[Prediction], capacity: float | None, fi
     for p in predictions[:SHOWN_CANDIDATES]:
         settings = [str(p.options.get(name, "default")) for name in names]
         rates = [f"{p.output_tokens_per_second:,.1f}", f"{p.goodput:.3g}", f"{p.attainment:.0%}"]
-        rows.append(settings + rates + [_ms(p.ttft.p50), _ms(p.ttft.p95), _ms(p.itl.p50), _ms(p.itl.p95)])
-    _table(["batch", "tokens", "policy", "output tok/s", "goodput/s", "met", "TTFT p50", "p95", "ITL p50", "p95"], rows)
+        rows.append(
+            settings
+            + rates
+            + [milliseconds(p.ttft.p50), milliseconds(p.ttft.p95), milliseconds(p.itl.p50), milliseconds(p.itl.p95)]
+        )
+    table(["batch", "tokens", "policy", "output tok/s", "goodput/s", "met", "TTFT p50", "p95", "ITL p50", "p95"], rows)
     best = predictions[0]
     click.echo()
     click.echo(
@@ -164,13 +168,3 @@ def _print_predictions(predictions: list[Prediction], capacity: float | None, fi
     )
     if capacity is not None:
         click.echo(f"capacity: {capacity:.3g} requests per second, of which 95% meet the targets")
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:,.0f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.2f} ms"
-
-
-def _table(head: list[str], rows: list[list[str]]) -> None:
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-    for row in [head, *rows]:
-        click.echo("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))

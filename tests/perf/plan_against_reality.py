@@ -12,22 +12,19 @@ from __future__ import annotations
 
 import argparse
 import os
-import select
-import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from precast._native import runtime as native
+from precast.benchmark.subject import Subject
+from precast.benchmark.throughput import run_workload
 from precast.builder.build import cpu_model
 from precast.planning.prediction import Plan, Prediction, Targets
 from precast.planning.step_costs import stored_costs
-from precast.planning.workload import Workload, WorkloadRequest, read_workload
+from precast.planning.workload import read_workload
 from precast.runtime import calibration
 from precast.runtime.calibration import StepCosts
-from precast.runtime.memory import available_memory
-from precast.runtime.session import num_pages
 
 # Arrivals, lengths and sharing that differ: a queue that never empties, requests that come one by one, prompts that
 # begin alike. About half a minute each for SmolLM2-135M in int8 on two slow cores.
@@ -38,66 +35,6 @@ WORKLOADS = {
 }
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What a run gave."""
-
-    output_tokens_per_second: float
-    median_itl: float
-    median_ttft: float
-
-
-class Run:
-    """A workload through the executor, by one thread that submits and collects."""
-
-    def __init__(self, engine: Path, threads: int, pages: list[int]) -> None:
-        loaded = native.Engine(engine, threads)
-        self._vocab_size = loaded.limits.vocab_size
-        self._executor = native.Executor(loaded.backend, num_pages=pages)
-        self._random = np.random.default_rng(0)
-        self._prefix = self._tokens(1 << 14)
-
-    def _tokens(self, count: int) -> list[int]:
-        return [int(t) for t in self._random.integers(0, self._vocab_size, count)]
-
-    def _prompt(self, request: WorkloadRequest) -> list[int]:
-        own = request.prompt_tokens - request.shared_prefix_tokens
-        return self._prefix[: request.shared_prefix_tokens] + self._tokens(own)
-
-    def run(self, workload: Workload) -> Measured:
-        """Returns when the last request is finished."""
-        prompts = [self._prompt(request) for request in workload]
-        arrivals: dict[int, float] = {}
-        times: dict[int, list[float]] = {}
-        submitted, unfinished = 0, len(workload)
-        start = time.perf_counter()
-        while unfinished:
-            now = time.perf_counter() - start
-            while submitted < len(workload) and workload[submitted].arrival <= now:
-                request = self._executor.submit(prompts[submitted], self._params(workload[submitted]))
-                arrivals[request], times[request] = workload[submitted].arrival, []
-                submitted += 1
-            wait = workload[submitted].arrival - now if submitted < len(workload) else 60.0
-            select.select([self._executor.fileno()], [], [], max(0.0, wait))
-            now = time.perf_counter() - start
-            for delta in self._executor.poll():
-                times[delta.id] += [now] * len(delta.token_ids)
-                unfinished -= delta.finished
-        gaps = np.concatenate([np.diff(each) for each in times.values()])
-        first = [each[0] - arrivals[request] for request, each in times.items()]
-        tokens = sum(map(len, times.values()))
-        return Measured(tokens / (time.perf_counter() - start), float(np.median(gaps)), float(np.median(first)))
-
-    def _params(self, request: WorkloadRequest) -> native.SamplingParams:
-        params = native.SamplingParams()
-        params.max_tokens, params.temperature, params.ignore_eos = request.output_tokens, 0.0, True
-        return params
-
-    def close(self) -> None:
-        """Ends the executor's thread."""
-        self._executor.close()
-
-
 def costs_now(engine: Path, threads: int) -> tuple[StepCosts, calibration.Measured]:
     measured = calibration.measure(native.Engine(engine, threads).backend)
     return calibration.fit(measured, cpu_model(), threads), measured
@@ -105,22 +42,19 @@ def costs_now(engine: Path, threads: int) -> tuple[StepCosts, calibration.Measur
 
 def compare(engine: Path, threads: int, name: str, stored: StepCosts | None) -> None:
     workload = read_workload(WORKLOADS[name])
-    limits = native.Engine(engine, threads).limits
-    pages = num_pages(limits, None, available_memory())
     before, steps = costs_now(engine, threads)
-    run = Run(engine, threads, pages)
-    real = run.run(workload)
-    run.close()
+    with Subject(engine, threads) as subject:
+        real = run_workload(subject, workload)
     _, after = costs_now(engine, threads)
     drift = float(np.median([abs(b / a - 1) for a, b in zip(steps.seconds, after.seconds, strict=False)]))
 
     def predicted(costs: StepCosts) -> Prediction:
-        return Plan(limits, costs, pages, workload, Targets()).predict({})
+        return Plan(subject.limits, costs, subject.pages, workload, Targets()).predict({})
 
     print(f"\n{name}: {WORKLOADS[name]}")
     print(
-        f"  measured   {real.output_tokens_per_second:8.1f} tok/s  ITL {real.median_itl * 1e3:8.2f} ms  "
-        f"TTFT {real.median_ttft * 1e3:8.1f} ms   steps changed by {drift:.0%} meanwhile, load {os.getloadavg()[0]:.1f}"
+        f"  measured   {real.output_tokens_per_second:8.1f} tok/s  ITL {real.itl.p50 * 1e3:8.2f} ms  "
+        f"TTFT {real.ttft.p50 * 1e3:8.1f} ms   steps changed by {drift:.0%} meanwhile, load {os.getloadavg()[0]:.1f}"
     )
     for which, costs in (("now", before), ("stored", stored)):
         if costs is None:
@@ -130,7 +64,7 @@ def compare(engine: Path, threads: int, name: str, stored: StepCosts | None) -> 
             f"  {which:<10} {found.output_tokens_per_second:8.1f} tok/s  ITL {found.itl.p50 * 1e3:8.2f} ms  "
             f"TTFT {found.ttft.p50 * 1e3:8.1f} ms   predicted / measured: "
             f"throughput {found.output_tokens_per_second / real.output_tokens_per_second:.2f}, "
-            f"ITL {found.itl.p50 / real.median_itl:.2f}, TTFT {found.ttft.p50 / real.median_ttft:.2f}"
+            f"ITL {found.itl.p50 / real.itl.p50:.2f}, TTFT {found.ttft.p50 / real.ttft.p50:.2f}"
         )
 
 

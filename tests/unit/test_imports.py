@@ -1,4 +1,5 @@
-"""Imports point one way: cli → {pipeline, planning, prefixes} → {quantize, builder, runtime, model_repo} → plugins."""
+"""Imports point one way: cli → {pipeline, planning, benchmark, prefixes} → {quantize, builder, runtime, model_repo} →
+plugins."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ TEXT = "runtime.text"
 
 # Package → the parts of precast that it may import, beside itself and the leaves.
 ALLOWED: dict[str, tuple[str, ...]] = {
-    "cli": ("pipeline", "planning", "prefixes", "quantize", "builder", "runtime", "model_repo"),
+    "cli": ("pipeline", "planning", "benchmark", "prefixes", "quantize", "builder", "runtime", "model_repo"),
     "quantize": (TEXT,),
     "builder": ("plugins", "_native", TEXT),
     "runtime": ("plugins", "_native"),

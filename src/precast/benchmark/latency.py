@@ -1,0 +1,151 @@
+"""Prefill over prompt lengths, decode over batch sizes and contexts: each alone on the engine, in rounds."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from precast.benchmark.subject import Subject
+from precast.errors import PrecastError
+from precast.progress import Progress, silent
+
+PROMPT_TOKENS, BATCH_SIZES, CONTEXTS = (128, 512, 2048), (1, 4, 16), (128, 2048)
+"""What is measured unless told, as far as the engine goes."""
+
+DECODE_STEPS = 24
+"""Of each round; the first of them, which still runs prompts or follows such a step, does not count."""
+
+ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """One prompt, from its submission to its first token."""
+
+    prompt_tokens: int
+    seconds: list[float] = field(default_factory=list)
+    """Of each round."""
+
+    @property
+    def median(self) -> float:
+        """Seconds: the time to first token."""
+        return statistics.median(self.seconds)
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.prompt_tokens / self.median
+
+
+@dataclass(frozen=True)
+class Decode:
+    """Steps that decode a whole batch, each from the end of the step before to its own end."""
+
+    batch_size: int
+    context: int
+    """Tokens that each sequence has before the first of these steps."""
+    seconds: list[float] = field(default_factory=list)
+    """Of each step."""
+
+    @property
+    def median(self) -> float:
+        """Seconds: the inter-token latency."""
+        return statistics.median(self.seconds)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of all sequences together."""
+        return self.batch_size / self.median
+
+
+@dataclass(frozen=True)
+class Latency:
+    """What was measured, and with how many threads."""
+
+    num_threads: int
+    prefill: list[Prefill]
+    decode: list[Decode]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values: medians and rates, with all that they are medians of."""
+        return {
+            "num_threads": self.num_threads,
+            "prefill": [
+                {
+                    "prompt_tokens": p.prompt_tokens,
+                    "ttft": p.median,
+                    "tokens_per_second": p.tokens_per_second,
+                    "seconds": p.seconds,
+                }
+                for p in self.prefill
+            ],
+            "decode": [
+                {
+                    "batch_size": d.batch_size,
+                    "context": d.context,
+                    "itl": d.median,
+                    "tokens_per_second": d.tokens_per_second,
+                    "seconds": d.seconds,
+                }
+                for d in self.decode
+            ],
+        }
+
+
+def measure(
+    engine: Path,
+    prompt_tokens: Sequence[int] | None = None,
+    batch_sizes: Sequence[int] | None = None,
+    contexts: Sequence[int] | None = None,
+    rounds: int = ROUNDS,
+    num_threads: int | None = None,
+    progress: Progress = silent,
+) -> Latency:
+    """None: the usual ones that the engine holds. Raises PrecastError for those that it does not hold, EngineError."""
+    with Subject(engine, num_threads) as subject:
+        longest, widest = subject.limits.max_seq_len - DECODE_STEPS - 1, subject.limits.max_batch_size
+        prefill = [Prefill(n) for n in _chosen(prompt_tokens, PROMPT_TOKENS, longest, "prompt of {} tokens")]
+        decode = [
+            Decode(batch, context)
+            for context in _chosen(contexts, CONTEXTS, longest, "context of {} tokens")
+            for batch in _chosen(batch_sizes, BATCH_SIZES, widest, "batch of {}")
+        ]
+        # Computed once: later rounds find them in the prefix cache.
+        prompts = [[subject.tokens(d.context) for _ in range(d.batch_size)] for d in decode]
+        done, total = 0, (len(prefill) + len(decode)) * rounds
+        for _ in range(rounds):
+            for p in prefill:
+                progress("measure", done, total)
+                (output,) = subject.run([subject.tokens(p.prompt_tokens)], 1)
+                p.seconds.append(output.first_token_seconds)
+                done += 1
+            for d, batch in zip(decode, prompts, strict=True):
+                progress("measure", done, total)
+                d.seconds.extend(_decode_steps(subject, batch))
+                done += 1
+        progress("measure", total, total)
+        return Latency(subject.num_threads, prefill, decode)
+
+
+def _decode_steps(subject: Subject, prompts: list[list[int]]) -> list[float]:
+    """Seconds of the steps in which all of `prompts` decode, those before which they did not left out."""
+    subject.steps()
+    subject.run(prompts, DECODE_STEPS + 1)
+    times = []
+    for before, step in pairwise(subject.steps()):
+        counts = [s.inflight_batching_stats for s in (before, step)]
+        if all(c.num_gen_requests == len(prompts) and c.num_context_requests == 0 for c in counts):
+            times.append(step.timestamp - before.timestamp)
+    return times
+
+
+def _chosen(given: Sequence[int] | None, usual: Sequence[int], most: int, what: str) -> list[int]:
+    if given is None:
+        return [n for n in usual if n <= most] or [most]
+    for n in given:
+        if not 1 <= n <= most:
+            raise PrecastError(f"a {what.format(n)} cannot be measured with this engine; it takes 1 … {most}")
+    return list(given)
