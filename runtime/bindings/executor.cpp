@@ -108,6 +108,9 @@ void bind_outputs(nb::module_& m) {
       .def_ro("logprob", &TokenLogprobs::logprob)
       .def_ro("top", &TokenLogprobs::top);
   nb::class_<OutputDelta>(m, "OutputDelta", "What one step adds to one request's output.")
+      .def(
+          "append", [](OutputDelta& delta, OutputDelta& later) { append_delta(delta, std::move(later)); }, "later"_a,
+          "Adds what a later delta of the same output says, which is empty then.")
       .def_ro("id", &OutputDelta::id)
       .def_ro("index", &OutputDelta::index)
       .def_ro("token_ids", &OutputDelta::token_ids)
@@ -308,9 +311,7 @@ class PyExecutor {
   }
   int fileno() const { return executor_->fileno(); }
   std::vector<OutputDelta> poll(size_t max) { return here().poll(max); }
-  void close(bool drain, double timeout_seconds) {
-    if (is_here()) executor_->close(drain, timeout_seconds);
-  }
+  bool close(bool drain, double timeout_seconds) { return is_here() && executor_->close(drain, timeout_seconds); }
   ExecutorStats stats() const { return here().stats(); }
   std::pair<std::vector<CacheEvent>, uint64_t> kv_events() {
     std::vector<CacheEvent> events;
@@ -401,7 +402,8 @@ void bind_executor(nb::module_& m) {
       .def("fileno", &PyExecutor::fileno, "Readable while poll() would return something.")
       .def("poll", &PyExecutor::poll, "max"_a = 0, Release(), "At most max deltas (0: all); never waits.")
       .def("close", &PyExecutor::close, "drain"_a = false, "timeout"_a = 0.0, Release(),
-           "Ends the loop; with drain, lets requests finish for at most timeout seconds first.")
+           "Ends the loop; with drain, lets requests finish for at most timeout seconds first. Whether every request "
+           "came to its own end: False when some were cancelled here, or failed with the engine.")
       .def("stats", &PyExecutor::stats, Release())
       .def("kv_events", &PyExecutor::kv_events, Release(),
            "What the prefix cache has stored and removed since the last call, and how many events were lost before.")
@@ -409,7 +411,7 @@ void bind_executor(nb::module_& m) {
            "What the steps since the last call were like, and how many of them were lost before.")
       .def_prop_ro("is_here", &PyExecutor::is_here,
                    "False in a process that was forked from the executor's: there submit, poll and stats raise "
-                   "EngineError, cancel and close do nothing.")
+                   "EngineError, cancel does nothing, and close returns False.")
       .def_prop_ro("limits", &PyExecutor::limits);
 }
 

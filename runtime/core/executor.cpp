@@ -1,11 +1,7 @@
 #include "runtime/core/executor.h"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <system_error>
+#include <new>
 #include <utility>
 
 #include "runtime/core/cache_key.h"
@@ -14,6 +10,32 @@
 #include "runtime/core/request.h"
 
 namespace precast {
+namespace {
+
+std::string fault(const char* what) noexcept {
+  try {
+    return *what != '\0' ? what : "unknown fault";
+  } catch (...) {
+    return "out of memory";  // short enough to need none
+  }
+}
+
+// What fn() throws, in words; empty: nothing.
+template <typename Fn>
+std::string fault_of(const Fn& fn) {
+  try {
+    fn();
+    return {};
+  } catch (const std::bad_alloc&) {
+    return fault("out of memory");
+  } catch (const std::exception& e) {
+    return fault(e.what());
+  } catch (...) {
+    return fault("");
+  }
+}
+
+}  // namespace
 
 // ---- any thread -----------------------------------------------------------------------------------------------------
 
@@ -50,20 +72,10 @@ Executor::Executor(std::shared_ptr<Backend> backend, ExecutorConfig config, std:
                                                     static_cast<size_t>(limits_.vocab_size));
   count_pages();
   shown_ = counters_;
-  event_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (event_ < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
-  try {
-    thread_ = std::thread(&Executor::loop, this);
-  } catch (...) {
-    ::close(event_);
-    throw;
-  }
+  thread_ = std::thread(&Executor::loop, this);
 }
 
-Executor::~Executor() {
-  close(false, 0);
-  ::close(event_);
-}
+Executor::~Executor() { close(false, 0); }
 
 RequestId Executor::submit(std::vector<TokenId> prompt, SamplingParams params, RequestOptions options) {
   Request request;
@@ -74,26 +86,63 @@ RequestId Executor::submit(std::vector<TokenId> prompt, SamplingParams params, R
   request.options = std::move(options);
   if (!request.params.seed) request.params.seed = random_seed();
   request.enqueued = Clock::now();
+  const RequestId id = request.id = next_id_++;
+  const auto tokens = static_cast<int64_t>(request.prompt.size());
+  const int32_t outputs = request.params.n;
+  const uint64_t seed = *request.params.seed;
+  {
+    const std::lock_guard lock(mutex_);
+    refuse(tokens);
+  }
+  // Here, so that want of memory is this request's alone.
+  std::unique_ptr<LiveRequest> live = make_live(std::move(request));
   const std::lock_guard lock(mutex_);
+  refuse(tokens);
+  inbox_.push_back(std::move(live));
+  try {
+    outbox_.open(id, outputs, static_cast<int32_t>(tokens), seed);
+  } catch (...) {
+    inbox_.pop_back();
+    throw;
+  }
+  ++queued_requests_;
+  queued_tokens_ += tokens;
+  wake_.notify_one();
+  return id;
+}
+
+std::unique_ptr<LiveRequest> Executor::make_live(Request&& request) const {
+  const RequestId id = request.id;
+  const RequestOptions options = request.options;
+  auto live = std::make_unique<LiveRequest>(std::move(request), config_.eos_token_ids, vocab_);
+  for (LiveRequest::Member& member : live->members()) {
+    Sequence& sequence = member.sequence;
+    sequence.priority = options.priority;
+    sequence.cache_priority = options.cache_priority;
+    if (config_.enable_prefix_caching) {
+      sequence.cache_key = shared_cache_key(options.cache_salt);
+    } else if (live->num_running() > 1) {
+      sequence.cache_key = private_cache_key(id);
+    }
+  }
+  return live;
+}
+
+// Throws when no request with so many tokens of prompt may enter now.
+void Executor::refuse(int64_t prompt_tokens) const {
   if (!error_.empty()) throw RequestError("the engine has failed and takes no more requests: " + error_);
   if (closing_) throw RequestError("the engine is shut down and takes no more requests");
-  const auto tokens = static_cast<int64_t>(request.prompt.size());
   if (config_.max_queued_requests > 0 && queued_requests_ >= config_.max_queued_requests) {
     throw QueueFullError("the queue is full: " + std::to_string(queued_requests_) +
                          " requests wait, which is max_queued_requests; try again later");
   }
   // A prompt that alone is longer is taken when nothing waits: else it would never be.
-  if (config_.max_queued_tokens > 0 && queued_requests_ > 0 && queued_tokens_ + tokens > config_.max_queued_tokens) {
+  if (config_.max_queued_tokens > 0 && queued_requests_ > 0 &&
+      queued_tokens_ + prompt_tokens > config_.max_queued_tokens) {
     throw QueueFullError("the queue is full: prompts of " + std::to_string(queued_tokens_) + " tokens wait, and with " +
-                         std::to_string(tokens) + " more they would pass max_queued_tokens (" +
+                         std::to_string(prompt_tokens) + " more they would pass max_queued_tokens (" +
                          std::to_string(config_.max_queued_tokens) + "); try again later");
   }
-  ++queued_requests_;
-  queued_tokens_ += tokens;
-  const RequestId id = request.id = next_id_++;
-  inbox_.push_back(std::move(request));
-  wake_.notify_one();
-  return id;
 }
 
 void Executor::cancel(RequestId id) {
@@ -114,24 +163,7 @@ void Executor::resume() {
   wake_.notify_one();
 }
 
-std::vector<OutputDelta> Executor::poll(size_t max) {
-  const std::lock_guard lock(outbox_mutex_);
-  std::vector<OutputDelta> taken;
-  if (outbox_.empty()) return taken;
-  if (max == 0 || max >= outbox_.size()) {
-    taken.swap(outbox_);
-    uint64_t value;
-    // Cannot fail: the counter is above zero while the outbox holds something.
-    [[maybe_unused]] const ssize_t n = ::read(event_, &value, sizeof(value));
-    return taken;
-  }
-  const auto end = outbox_.begin() + static_cast<std::ptrdiff_t>(max);
-  taken.assign(std::make_move_iterator(outbox_.begin()), std::make_move_iterator(end));
-  outbox_.erase(outbox_.begin(), end);
-  return taken;
-}
-
-void Executor::close(bool drain, double timeout_seconds) {
+bool Executor::close(bool drain, double timeout_seconds) {
   const std::lock_guard close_lock(close_mutex_);
   {
     std::unique_lock lock(mutex_);
@@ -146,6 +178,7 @@ void Executor::close(bool drain, double timeout_seconds) {
     }
   }
   if (thread_.joinable()) thread_.join();
+  return !cut_short_;
 }
 
 ExecutorStats Executor::stats() const {
@@ -176,26 +209,11 @@ uint64_t Executor::iteration_stats(std::vector<IterationStats>& steps) {
 // ---- the loop's thread ----------------------------------------------------------------------------------------------
 
 void Executor::loop() {
-  std::string error;
-  try {
+  std::string error = fault_of([this] {
     while (intake()) step();
-  } catch (const std::exception& e) {
-    error = e.what();
-    if (error.empty()) error = "unknown fault";
-  } catch (...) {
-    error = "unknown fault";
-  }
-  {
-    // Under the lock, so that no request enters behind the last sweep.
-    const std::lock_guard lock(mutex_);
-    error_ = error;
-    closing_ = true;
-    std::swap(requests_, inbox_);
-  }
-  for (Request& request : requests_) enter(std::move(request));
-  requests_.clear();
-  end_all(error.empty() ? FinishReason::cancelled : FinishReason::error, error);
-  publish();
+    cancel_all();
+  });
+  if (!error.empty()) fail(std::move(error));
   const std::lock_guard lock(mutex_);
   loop_ended_ = true;
   ended_.notify_all();
@@ -220,7 +238,7 @@ bool Executor::intake() {
     step_began_ = Clock::now();
     recorder_.began(step_began_);
   }
-  for (Request& request : requests_) enter(std::move(request));
+  for (std::unique_ptr<LiveRequest>& request : requests_) enter(std::move(request));
   for (const RequestId id : cancels_) cancel_now(id);
   end_late();
   requests_.clear();
@@ -228,24 +246,13 @@ bool Executor::intake() {
   return true;
 }
 
-void Executor::enter(Request&& request) {
-  const RequestId id = request.id;
-  const RequestOptions options = request.options;
-  auto made = std::make_unique<LiveRequest>(std::move(request), config_.eos_token_ids, vocab_);
-  LiveRequest& live = *live_.emplace(id, std::move(made)).first->second;
+void Executor::enter(std::unique_ptr<LiveRequest>&& request) {
+  LiveRequest& live = *request;
+  const RequestId id = live.id();
+  live_.emplace(id, std::move(request));
   if (live.deadline() != Clock::time_point::max()) deadlines_.emplace(live.deadline(), id);
   if (live.num_running() == 0) return finish(live, FinishReason::length, {});
-  for (LiveRequest::Member& member : live.members().first(live.num_running())) {
-    Sequence& sequence = member.sequence;
-    sequence.priority = options.priority;
-    sequence.cache_priority = options.cache_priority;
-    if (config_.enable_prefix_caching) {
-      sequence.cache_key = shared_cache_key(options.cache_salt);
-    } else if (live.num_running() > 1) {
-      sequence.cache_key = private_cache_key(id);
-    }
-    scheduler_.add(&sequence);
-  }
+  for (LiveRequest::Member& member : live.members().first(live.num_running())) scheduler_.add(&member.sequence);
 }
 
 void Executor::cancel_now(RequestId id) {
@@ -383,15 +390,7 @@ void Executor::publish() {
     cache_events_.take_from(cache_.events());
     iteration_stats_.take_from(recorder_.ring());
   }
-  if (deltas_.empty()) return;
-  const std::lock_guard lock(outbox_mutex_);
-  const bool was_empty = outbox_.empty();
-  outbox_.insert(outbox_.end(), std::make_move_iterator(deltas_.begin()), std::make_move_iterator(deltas_.end()));
-  deltas_.clear();
-  const uint64_t one = 1;
-  // Cannot fail: the counter is zero here.
-  if (was_empty) [[maybe_unused]]
-    const ssize_t n = ::write(event_, &one, sizeof(one));
+  outbox_.put(deltas_);
 }
 
 void Executor::count_pages() {
@@ -404,8 +403,32 @@ void Executor::count_pages() {
   }
 }
 
-void Executor::end_all(FinishReason reason, const std::string& error) {
-  while (!live_.empty()) finish(*live_.begin()->second, reason, error);
+// At a shutdown, which lets no more requests in.
+void Executor::cancel_all() {
+  {
+    const std::lock_guard lock(mutex_);
+    std::swap(requests_, inbox_);
+    cut_short_ = !requests_.empty() || !live_.empty();
+  }
+  for (std::unique_ptr<LiveRequest>& request : requests_) enter(std::move(request));
+  requests_.clear();
+  while (!live_.empty()) finish(*live_.begin()->second, FinishReason::cancelled, {});
+  publish();
+}
+
+// After a fault. Scheduler and cache may be in the middle of something and are left alone, and there may be no memory:
+// what is ready goes out, and the outbox ends who has no answer. All under the lock, so that no request enters behind
+// the end, and who has a last delta sees that the engine has failed.
+void Executor::fail(std::string&& error) {
+  const std::lock_guard lock(mutex_);
+  closing_ = cut_short_ = true;
+  inbox_.clear();
+  queued_requests_ = 0;
+  queued_tokens_ = 0;
+  shown_.running = shown_.waiting = 0;
+  fault_of([this] { outbox_.put(deltas_); });
+  outbox_.fail(error);
+  error_ = std::move(error);
 }
 
 }  // namespace precast

@@ -3,9 +3,11 @@
 // In: submit and cancel put into one mutex-protected inbox that the loop swaps out once a step. A lock-free queue would
 // save nothing: the lock is held for a push or a swap of vectors, once a request, and an idle loop must sleep on
 // something anyway, which is the condition variable of the same mutex.
-// Out: each step's outputs are appended to one outbox, and an eventfd becomes readable once a step while the outbox
-// holds anything. An idle executor uses no CPU.
+// Out: each step's outputs go into one outbox, and an eventfd is readable while it holds anything. An idle executor
+// uses no CPU. A fault of the loop (the backend's, or no memory) ends it: who has no answer yet gets an error, and
+// stats say why.
 #pragma once
+#include <atomic>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -20,6 +22,7 @@
 #include "runtime/core/iteration_stats.h"
 #include "runtime/core/kv_cache.h"
 #include "runtime/core/live_request.h"
+#include "runtime/core/outbox.h"
 #include "runtime/core/prefixes.h"
 #include "runtime/core/scheduler.h"
 #include "runtime/core/step_sampler.h"
@@ -70,8 +73,8 @@ class Executor {
   Executor& operator=(const Executor&) = delete;
 
   // Enqueues a request. Throws RequestError when it is refused (check_request), when the executor is closed, or when
-  // the engine failed, QueueFullError when too many wait. From the return on, exactly one delta with a finish reason
-  // comes for it.
+  // the engine failed, QueueFullError when too many wait, std::bad_alloc; nothing has changed then. From the return on,
+  // exactly one delta with a finish reason comes for each of its outputs.
   RequestId submit(std::vector<TokenId> prompt, SamplingParams params, RequestOptions options = {});
   // Ends a request within a step; its output so far is delivered with `cancelled`. A finished or unknown one: nothing.
   void cancel(RequestId id);
@@ -81,13 +84,14 @@ class Executor {
   void resume();
 
   // Readable while poll would return something. Owned by the executor.
-  int fileno() const { return event_; }
+  int fileno() const { return outbox_.fileno(); }
   // At most `max` deltas (0: all), oldest first; never blocks. Works after close too.
-  std::vector<OutputDelta> poll(size_t max);
+  std::vector<OutputDelta> poll(size_t max) { return outbox_.poll(max); }
 
   // Refuses requests from now on; with `drain` lets those that are there finish, for at most timeout_seconds; cancels
   // the rest and ends the loop, which takes one step at most. Every request has its last delta in the outbox then.
-  void close(bool drain, double timeout_seconds);
+  // Returns whether all of them came to their own end: none was cancelled here, nor failed with the engine.
+  bool close(bool drain, double timeout_seconds);
 
   ExecutorStats stats() const;
   // What the prefix cache has stored and removed since the last call, oldest first; returns how many events were lost
@@ -101,7 +105,9 @@ class Executor {
   void loop();
   void step();
   bool intake();
-  void enter(Request&& request);
+  std::unique_ptr<LiveRequest> make_live(Request&& request) const;
+  void refuse(int64_t prompt_tokens) const;
+  void enter(std::unique_ptr<LiveRequest>&& request);
   void cancel_now(RequestId id);
   void end_late();
   void leave_queue(LiveRequest& live);
@@ -111,7 +117,8 @@ class Executor {
   bool deliver(LiveRequest& live, LiveRequest::Member& member);
   void finish(LiveRequest& live, FinishReason reason, const std::string& error);
   void publish();
-  void end_all(FinishReason reason, const std::string& error);
+  void cancel_all();
+  void fail(std::string&& error);
   void count_pages();
 
   const ModelLimits limits_;
@@ -119,7 +126,6 @@ class Executor {
   std::shared_ptr<Backend> backend_;
   std::shared_ptr<const VocabBytes> vocab_;
   int32_t max_pages_ = 0;  // of the longest sequence that the pools can hold
-  int event_ = -1;
 
   // The loop's own.
   KvCache cache_;
@@ -129,8 +135,8 @@ class Executor {
   StepBatch batch_;
   std::unique_ptr<float[]> logits_;
   std::unordered_map<RequestId, std::unique_ptr<LiveRequest>> live_;
-  std::vector<OutputDelta> deltas_;  // of this step
-  std::vector<Request> requests_;    // swapped with the inbox
+  std::vector<OutputDelta> deltas_;                     // of this step
+  std::vector<std::unique_ptr<LiveRequest>> requests_;  // swapped with the inbox
   std::vector<RequestId> cancels_;
   std::set<std::pair<Clock::time_point, RequestId>> deadlines_;  // of requests that are live
   int32_t left_requests_ = 0;                                    // that have left the queue since the last publish
@@ -142,14 +148,14 @@ class Executor {
   mutable std::mutex mutex_;
   std::condition_variable wake_;  // the loop waits here
   std::condition_variable ended_;
-  std::vector<Request> inbox_;
+  std::vector<std::unique_ptr<LiveRequest>> inbox_;
   std::vector<RequestId> cancel_inbox_;
   bool closing_ = false;  // refuse requests, end when there are none
   bool abort_ = false;    // end after this step
   bool paused_ = false;
   bool loop_ended_ = false;
+  bool cut_short_ = false;  // the loop ended before every request did
   std::string error_;
-  RequestId next_id_ = 1;
   int32_t queued_requests_ = 0;
   int64_t queued_tokens_ = 0;
   ExecutorStats shown_;  // counters_ after the last step
@@ -157,9 +163,8 @@ class Executor {
   IterationRecorder::Ring iteration_stats_;
   Clock::time_point step_began_{};
 
-  std::mutex outbox_mutex_;
-  std::vector<OutputDelta> outbox_;  // not empty ⇔ event_ is readable
-
+  std::atomic<RequestId> next_id_ = 1;
+  Outbox outbox_;
   std::mutex close_mutex_;
   std::thread thread_;
 };

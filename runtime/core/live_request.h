@@ -26,6 +26,7 @@ class LiveRequest {
   LiveRequest(const LiveRequest&) = delete;
   LiveRequest& operator=(const LiveRequest&) = delete;
 
+  RequestId id() const { return members_.front().sequence.id; }
   // They stay where they are.
   std::span<Member> members() { return members_; }
   Member& member(const Sequence& sequence) { return members_[static_cast<size_t>(sequence.index)]; }
