@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import weakref
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from precast.runtime.prompts import as_list, named, options_for, params_for
 from precast.runtime.request_options import RequestOptions
 from precast.runtime.sampling import SamplingParams
 from precast.runtime.session import Message, Prompt
+from precast.runtime.unread import Unread
 
 _LONG_PROMPT = 4096
 """Characters from which on a text is encoded in a thread: 256k tokens take hundreds of milliseconds."""
@@ -25,15 +27,16 @@ _LONG_PROMPT = 4096
 class AsyncLLM(BaseLLM):
     """Serves one engine to one event loop: the one that the first request runs in.
 
-    Cancelling a task, or closing a stream, cancels its request.
+    Cancelling a task, or closing a stream, cancels its request. When that event loop is closed, another one may follow;
+    what the first has left is cancelled.
     """
 
     def __init__(self, engine: str | Path, **options: Unpack[RuntimeOptions]) -> None:
         """As `LLM`; blocks while it maps the engine."""
         super().__init__(engine, **options)
-        self._pending: dict[int, asyncio.Queue[native.OutputDelta]] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._finalizer = weakref.finalize(self, self._session.executor.close, False, 0.0)
+        self._pending: dict[int, _Request] = {}
+        self._watcher = _Watcher(self._session.executor)
+        self._finalizer = weakref.finalize(self, _forgotten, self._session.executor, self._watcher)
 
     async def generate(
         self,
@@ -100,16 +103,16 @@ class AsyncLLM(BaseLLM):
         finally:
             request.cancel()
 
-    async def close(self, *, drain: bool = False, timeout: float = 30.0) -> None:
-        """As `LLM.close`."""
+    async def close(self, *, drain: bool = False, timeout: float = 30.0) -> bool:
+        """As `LLM.close`. Raises RequestError in an event loop that is not the engine's, while that runs."""
+        self._watcher.check(asyncio.get_running_loop())
         self._finalizer.detach()
         if not self._session.executor.is_here:
-            return
-        await asyncio.to_thread(self._session.executor.close, drain, timeout)
+            return False
+        ended_well = await asyncio.to_thread(self._session.executor.close, drain, timeout)
         self._route()
-        if self._loop is not None:
-            self._loop.remove_reader(self._session.executor.fileno())
-            self._loop = None
+        self._watcher.stop()
+        return ended_well
 
     async def __aenter__(self) -> Self:
         return self
@@ -125,29 +128,22 @@ class AsyncLLM(BaseLLM):
         return await asyncio.to_thread(self._session.prompt_ids, prompt, template_variables)
 
     def _submit(self, ids: list[int], params: SamplingParams, stream: bool, options: RequestOptions) -> _Request:
-        self._watch()
-        request = _Request(self, self._session.submit(ids, params, stream, options), ids, params, stream)
-        self._pending[request.id] = request.deltas  # deltas are routed by this thread, so none was missed
-        return request
-
-    def _watch(self) -> None:
-        """Lets the running event loop watch the executor; a closed one that did before is forgotten."""
         loop = asyncio.get_running_loop()
-        if self._loop is loop:
-            return
-        if self._loop is not None and not self._loop.is_closed():
-            raise RequestError(
-                "this AsyncLLM belongs to another running event loop; make one for each loop, or use LLM"
-            )
-        self._loop = loop
-        self._pending.clear()
-        loop.add_reader(self._session.executor.fileno(), _route_weakly, weakref.ref(self))
+        self._watcher.check(loop)
+        request = _Request(self, self._session.submit(ids, params, stream, options), ids, params, stream)
+        if self._watcher.loop is not loop:
+            for left in self._pending.values():  # by a loop that is closed
+                left.cancel()
+            self._pending.clear()
+            self._watcher.start(loop, weakref.ref(self))
+        self._pending[request.id] = request  # deltas are routed by this thread, so none was missed
+        return request
 
     def _route(self) -> None:
         for delta in self._session.executor.poll():
-            deltas = self._pending.pop(delta.id, None) if delta.finished else self._pending.get(delta.id)
-            if deltas is not None:  # none: of a loop that is closed
-                deltas.put_nowait(delta)
+            request = self._pending.pop(delta.id, None) if delta.finished else self._pending.get(delta.id)
+            if request is not None:  # none: of a loop that is closed
+                request.put(delta)
 
     def _cancel(self, request_id: int) -> None:
         self._session.executor.cancel(request_id)
@@ -158,17 +154,28 @@ class _Request:
         self, llm: AsyncLLM, request_id: int, prompt_ids: list[int], params: SamplingParams, stream: bool
     ) -> None:
         self.id = request_id
-        self.deltas: asyncio.Queue[native.OutputDelta] = asyncio.Queue()
+        self._unread = Unread()
+        self._ready = asyncio.Event()  # _unread holds something
         self.finished = False
         self._llm = llm
         self._prompt_ids = prompt_ids
         self._params = params
         self._stream = stream
 
+    def put(self, delta: native.OutputDelta) -> None:
+        self._unread.add(delta)
+        self._ready.set()
+
+    async def _take(self) -> native.OutputDelta:
+        while not self._unread:
+            self._ready.clear()
+            await self._ready.wait()
+        return self._unread.take()
+
     async def next(self) -> RequestOutput:
-        deltas = [await self.deltas.get()]
+        deltas = [await self._take()]
         while not self._stream and not deltas[-1].finished:
-            deltas.append(await self.deltas.get())
+            deltas.append(await self._take())
         self.finished = deltas[-1].finished
         return RequestOutput.of(deltas, self._prompt_ids, self._params)
 
@@ -176,6 +183,40 @@ class _Request:
         if not self.finished:
             self.finished = True
             self._llm._cancel(self.id)
+
+
+class _Watcher:
+    """The event loop that watches an executor, if any."""
+
+    def __init__(self, executor: native.Executor) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._executor = executor
+
+    def check(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Raises RequestError when another one does, and is not closed."""
+        if self.loop is not None and self.loop is not loop and not self.loop.is_closed():
+            raise RequestError(
+                "this AsyncLLM belongs to another running event loop; make one for each loop, or use LLM"
+            )
+
+    def start(self, loop: asyncio.AbstractEventLoop, llm: weakref.ref[AsyncLLM]) -> None:
+        loop.add_reader(self._executor.fileno(), _route_weakly, llm)
+        self.loop = loop
+
+    def stop(self) -> None:
+        """In that loop."""
+        if self.loop is not None and not self.loop.is_closed():
+            self.loop.remove_reader(self._executor.fileno())
+        self.loop = None
+
+
+def _forgotten(executor: native.Executor, watcher: _Watcher) -> None:
+    """Ends an AsyncLLM that nobody has closed; in any thread. A descriptor that were closed while a loop watches it
+    would hide its successor of the same number, so the executor lives until that loop has let go of it."""
+    executor.close(False, 0.0)
+    if watcher.loop is not None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            watcher.loop.call_soon_threadsafe(watcher.stop)
 
 
 def _route_weakly(llm: weakref.ref[AsyncLLM]) -> None:

@@ -7,7 +7,8 @@ import queue
 import select
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -21,6 +22,7 @@ from precast.runtime.prompts import as_list, named, options_for, params_for
 from precast.runtime.request_options import RequestOptions
 from precast.runtime.sampling import SamplingParams
 from precast.runtime.session import Message, Prompt, Session
+from precast.runtime.unread import Unread
 
 
 class LLM(BaseLLM):
@@ -49,9 +51,10 @@ class LLM(BaseLLM):
         items = as_list(prompts)
         outputs = []
         progress("generate", 0, len(items))
-        for output in self.generate_each(items, params, options):
-            outputs.append(output)
-            progress("generate", len(outputs), len(items))
+        with closing(self._each(items, params, options)) as answers:  # what `progress` raises cancels the rest at once
+            for output in answers:
+                outputs.append(output)
+                progress("generate", len(outputs), len(items))
         return outputs
 
     def generate_each(
@@ -60,7 +63,16 @@ class LLM(BaseLLM):
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         options: RequestOptions | Sequence[RequestOptions] | None = None,
     ) -> Iterator[RequestOutput]:
-        """As `generate`, but each output comes as soon as it and those before it are finished."""
+        """As `generate`, but each output comes as soon as it and those before it are finished. Closing or dropping the
+        iterator cancels what is left."""
+        return self._each(prompts, params, options)
+
+    def _each(
+        self,
+        prompts: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        options: RequestOptions | Sequence[RequestOptions] | None,
+    ) -> Generator[RequestOutput, None, None]:
         every = params_for(prompts, params)
         prepared = []
         for index, (prompt, own, wishes) in enumerate(zip(prompts, every, options_for(prompts, options), strict=True)):
@@ -70,7 +82,9 @@ class LLM(BaseLLM):
                 raise named(error, index, len(prompts)) from None
         return self._run_all(prepared)
 
-    def _run_all(self, prepared: list[tuple[list[int], SamplingParams, RequestOptions]]) -> Iterator[RequestOutput]:
+    def _run_all(
+        self, prepared: list[tuple[list[int], SamplingParams, RequestOptions]]
+    ) -> Generator[RequestOutput, None, None]:
         pending: list[_Pending] = []
         try:
             for index, (ids, params, options) in enumerate(prepared):
@@ -112,7 +126,8 @@ class LLM(BaseLLM):
         options: RequestOptions | None = None,
         **template_variables: Any,
     ) -> Stream:
-        """What is new of the answer to one prompt or the messages of a chat, as it comes.
+        """What is new of the answer to one prompt or the messages of a chat, as it comes: a part for each step, or
+        for several to a consumer that has fallen behind.
 
         Closing the iterator cancels the request. Raises RequestError when it is refused or fails, EngineError when the
         engine fails.
@@ -121,10 +136,14 @@ class LLM(BaseLLM):
         own = self._session.resolved(params)
         return Stream(self, self._router.submit(self._session, ids, own, True, options or RequestOptions()))
 
-    def close(self, *, drain: bool = False, timeout: float = 30.0) -> None:
-        """Ends the engine's threads and cancels what is left; with `drain` only after at most `timeout` seconds."""
+    def close(self, *, drain: bool = False, timeout: float = 30.0) -> bool:
+        """Ends the engine's threads and cancels what is left; with `drain` only after at most `timeout` seconds. Takes
+        one step more at most.
+
+        → whether every request came to its own end: False when some were cancelled here, or failed with the engine.
+        """
         self._finalizer.detach()
-        self._router.close(drain, timeout)
+        return self._router.close(drain, timeout)
 
     def __enter__(self) -> Self:
         return self
@@ -159,7 +178,9 @@ class _Pending:
     """A request's outputs, as the router brings them."""
 
     def __init__(self, executor: native.Executor, prompt_ids: list[int], params: SamplingParams, stream: bool) -> None:
-        self.deltas: queue.SimpleQueue[native.OutputDelta] = queue.SimpleQueue()
+        self._unread = Unread()
+        self._lock = threading.Lock()  # of _unread
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()  # holds something when _unread has got something
         self.id = 0
         self._executor = executor
         self._prompt_ids = prompt_ids
@@ -167,13 +188,27 @@ class _Pending:
         self._stream = stream
         self.finished = False
 
+    def put(self, delta: native.OutputDelta) -> None:
+        """What the router brings."""
+        with self._lock:
+            self._unread.add(delta)
+            if self._wake.empty():
+                self._wake.put(None)
+
+    def _take(self) -> native.OutputDelta:
+        while True:
+            with self._lock:
+                if self._unread:
+                    return self._unread.take()
+            self._wake.get()
+
     def next(self) -> RequestOutput:
         """Waits for the next part of a stream, else for all outputs. Raises EngineError in a forked process."""
         if not self._executor.is_here:
             self._executor.stats()  # says so
-        deltas = [self.deltas.get()]
+        deltas = [self._take()]
         while not self._stream and not deltas[-1].finished:
-            deltas.append(self.deltas.get())
+            deltas.append(self._take())
         self.finished = deltas[-1].finished
         return RequestOutput.of(deltas, self._prompt_ids, self._params)
 
@@ -194,6 +229,7 @@ class _Router:
         self._closing = os.eventfd(0, os.EFD_CLOEXEC)
         self._close_lock = threading.Lock()
         self._closed = False
+        self._ended_well = False
         self._thread = threading.Thread(target=self._run, name="precast-outputs", daemon=True)
         self._thread.start()
 
@@ -222,21 +258,22 @@ class _Router:
             with self._lock:
                 pending = self._pending.pop(delta.id, None) if delta.finished else self._pending.get(delta.id)
             if pending is not None:  # none: Ctrl-C came between submit's return and the entry
-                pending.deltas.put(delta)
+                pending.put(delta)
 
-    def close(self, drain: bool, timeout: float) -> None:
-        """Ends executor and thread; everybody who waits has a last delta then. May be called again."""
+    def close(self, drain: bool, timeout: float) -> bool:
+        """Ends executor and thread; everybody who waits has a last delta then. May be called again. → `LLM.close`"""
         if not self._executor.is_here:  # a forked process shares the parent's events and has none of its threads
-            return
+            return False
         with self._close_lock:
             if self._closed:
-                return
+                return self._ended_well
             self._closed = True
-            self._executor.close(drain, timeout)
+            self._ended_well = self._executor.close(drain, timeout)
             os.eventfd_write(self._closing, 1)
             if threading.current_thread() is not self._thread:  # a garbage collection may run anywhere
                 self._thread.join()
                 os.close(self._closing)
+        return self._ended_well
 
 
 def self_check(engine: Path) -> None:

@@ -294,9 +294,14 @@ class PyExecutor {
       : executor_(std::make_unique<Executor>(std::move(backend), std::move(config), std::move(vocab))) {}
   PyExecutor(const PyExecutor&) = delete;
   ~PyExecutor() {
+    if (!is_here()) {
+      // Destroying it would wait for threads that are not in this process.
+      static_cast<void>(executor_.release());
+      nb::set_leak_warnings(false);
+      return;
+    }
     nb::gil_scoped_release release;
-    // Destroying it would wait for threads that are not in this process.
-    if (!is_here()) static_cast<void>(executor_.release());
+    executor_.reset();
   }
 
   RequestId submit(std::vector<TokenId> prompt, SamplingParams params, int32_t priority,

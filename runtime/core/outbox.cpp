@@ -32,13 +32,16 @@ void append_delta(OutputDelta& delta, OutputDelta&& later) {
   make_room(delta.text, later.text.size());
   make_room(delta.token_ids, later.token_ids.size());
   make_room(delta.logprobs, later.logprobs.size());
+  make_room(delta.token_latencies, later.token_latencies.size());
   delta.text += later.text;
   move_behind(delta.token_ids, later.token_ids);
   move_behind(delta.logprobs, later.logprobs);
+  move_behind(delta.token_latencies, later.token_latencies);
   // All else is what the later one says of the output as a whole, or what the first one says of the prompt.
   later.text = std::move(delta.text);
   later.token_ids = std::move(delta.token_ids);
   later.logprobs = std::move(delta.logprobs);
+  later.token_latencies = std::move(delta.token_latencies);
   later.prompt_logprobs = std::move(delta.prompt_logprobs);
   later.num_echoed = delta.num_echoed;
   delta = std::move(later);

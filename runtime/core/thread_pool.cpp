@@ -1,6 +1,9 @@
 #include "runtime/core/thread_pool.h"
 
 #include <immintrin.h>
+#include <unistd.h>
+
+#include <utility>
 
 namespace precast {
 
@@ -26,7 +29,7 @@ uint32_t wait_for_change(const std::atomic<uint32_t>& value, uint32_t old) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int num_threads) {
+ThreadPool::ThreadPool(int num_threads) : process_(getpid()) {
   try {
     for (int thread = 1; thread < num_threads; ++thread) workers_.emplace_back([this, thread] { work(thread); });
   } catch (...) {  // no more threads to be had: those that started must not outlive us
@@ -38,6 +41,11 @@ ThreadPool::ThreadPool(int num_threads) {
 ThreadPool::~ThreadPool() { stop(); }
 
 void ThreadPool::stop() {
+  if (getpid() != process_) {
+    // Forked. Threads of another process can neither be joined nor detached, so their handles are left behind.
+    new std::vector<std::thread>(std::move(workers_));
+    return;
+  }
   stop_.store(true, std::memory_order_relaxed);
   job_.fetch_add(1, std::memory_order_release);
   job_.notify_all();

@@ -1,6 +1,9 @@
 // The one thread pool. Work of an op is cut into items; threads grab them one by one, so that a slow or absent thread
-// costs its share only. Between jobs workers spin for a moment and then sleep: an idle pool uses no CPU.
+// costs its share only. Between jobs workers spin for a moment and then sleep: an idle pool uses no CPU. In a forked
+// process, which has none of its threads, the caller does all the work.
 #pragma once
+#include <sys/types.h>
+
 #include <atomic>
 #include <cstdint>
 #include <thread>
@@ -51,6 +54,7 @@ class ThreadPool {
   std::atomic<bool> stop_{false};
 
   alignas(64) std::vector<std::thread> workers_;
+  const pid_t process_;  // which has them
 };
 
 }  // namespace precast
