@@ -124,13 +124,13 @@ def measure(
                 done += 1
             for d, batch in zip(decode, prompts, strict=True):
                 progress("measure", done, total)
-                d.seconds.extend(_decode_steps(subject, batch))
+                d.seconds.extend(decode_steps(subject, batch))
                 done += 1
         progress("measure", total, total)
         return Latency(subject.num_threads, prefill, decode)
 
 
-def _decode_steps(subject: Subject, prompts: list[list[int]]) -> list[float]:
+def decode_steps(subject: Subject, prompts: list[list[int]]) -> list[float]:
     """Seconds of the steps in which all of `prompts` decode, those before which they did not left out."""
     subject.steps()
     subject.run(prompts, DECODE_STEPS + 1)
