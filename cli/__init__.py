@@ -64,9 +64,10 @@ def cli() -> None:
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Runs the command line and exits: 0 done, 1 failed, 2 misused, 130 cancelled, 143 terminated.
 
-    Whatever ends it early unwinds the stack, so that unfinished folders are removed.
+    Whatever ends it early unwinds the stack, so that unfinished folders are removed and engines end their step. A second
+    signal does not wait for that.
     """
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         result: Any = cli.main(arguments, prog_name="precast", standalone_mode=False)
         if sys.stdout is not None:  # None: closed before the start
@@ -75,6 +76,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except click.UsageError as error:
         _fail(_usage(error), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         _fail("cancelled", EXIT_CANCELLED)
     except PrecastError as error:
         _fail(one_line(f"error: {error}"), EXIT_FAILED)
@@ -93,6 +95,11 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             "under PRECAST_TRACEBACK=1",
             EXIT_FAILED,
         )
+
+
+def _terminate(*_: object) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    sys.exit(EXIT_TERMINATED)
 
 
 def _usage(error: click.UsageError) -> str:

@@ -25,6 +25,11 @@ from precast.runtime.session import Message, Prompt, Session
 from precast.runtime.unread import Unread
 
 
+JOIN_SECONDS = 5.0
+"""How long closing waits until all outputs are routed. That takes milliseconds, unless a signal handler closes while its
+own thread is interrupted in the middle of taking one."""
+
+
 class LLM(BaseLLM):
     """Serves one engine. Thread-safe: requests of all threads run in the same batches."""
 
@@ -271,7 +276,8 @@ class _Router:
             self._ended_well = self._executor.close(drain, timeout)
             os.eventfd_write(self._closing, 1)
             if threading.current_thread() is not self._thread:  # a garbage collection may run anywhere
-                self._thread.join()
+                self._thread.join(JOIN_SECONDS)
+            if not self._thread.is_alive():
                 os.close(self._closing)
         return self._ended_well
 
