@@ -64,8 +64,8 @@ def cli() -> None:
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Runs the command line and exits: 0 done, 1 failed, 2 misused, 130 cancelled, 143 terminated.
 
-    Whatever ends it early unwinds the stack, so that unfinished folders are removed and engines end their step. A second
-    signal does not wait for that.
+    Whatever ends it early unwinds the stack, so that unfinished folders are removed and engines end their step. A
+    second signal does not wait for that.
     """
     signal.signal(signal.SIGTERM, _terminate)
     try:

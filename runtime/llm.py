@@ -24,10 +24,9 @@ from precast.runtime.sampling import SamplingParams
 from precast.runtime.session import Message, Prompt, Session
 from precast.runtime.unread import Unread
 
-
 JOIN_SECONDS = 5.0
-"""How long closing waits until all outputs are routed. That takes milliseconds, unless a signal handler closes while its
-own thread is interrupted in the middle of taking one."""
+"""How long closing waits until all outputs are routed. That takes milliseconds, unless a signal handler closes while
+its own thread is interrupted in the middle of taking one."""
 
 
 class LLM(BaseLLM):
