@@ -12,7 +12,8 @@ from typing import Any, Self, Unpack
 
 from precast._native import runtime as native
 from precast.errors import EngineError, RequestError
-from precast.runtime.base_llm import BaseLLM, RuntimeOptions
+from precast.runtime.base_llm import BaseLLM
+from precast.runtime.options import RuntimeOptions
 from precast.runtime.output import RequestOutput
 from precast.runtime.prompts import as_list, named, options_for, params_for
 from precast.runtime.request_options import RequestOptions

@@ -3,47 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Unpack
 
 from precast._native import runtime as native
+from precast.runtime.options import RuntimeOptions
 from precast.runtime.output import RequestOutput
 from precast.runtime.sampling import SamplingParams
 from precast.runtime.session import Prompt, Session
-
-
-class RuntimeOptions(TypedDict, total=False):
-    """How an engine is run. What is left out, or None, has the default."""
-
-    num_threads: int | None
-    """Default: as many CPUs as affinity mask and cgroup give."""
-    kv_cache_memory: int | None
-    """Bytes of the KV pool. Default: what the engine's limits can use, at most half of the memory that is available."""
-    max_batch_size: int | None
-    """Sequences of a step, within the engine's limit, which is the default."""
-    max_num_tokens: int | None
-    """Tokens of a step, within the engine's limit, which is the default."""
-    max_chunk_tokens: int | None
-    """Tokens of one prompt in a step, at least a KV page. Default: as many as the step has room for."""
-    scheduler_policy: Literal["guaranteed_no_evict", "max_utilization", "static_batch"] | None
-    """When a request enters, and whether it can be paused: docs/scheduling.md. Default: guaranteed_no_evict."""
-    request_order: Literal["fcfs", "priority", "cache_aware"] | None
-    """Who enters first. Default: fcfs."""
-    prefill_order: Literal["first_come", "equal_progress"] | None
-    """How prompts share a step. Default: first_come."""
-    max_overtakes: int | None
-    """How often later requests may enter before one that waits; then nobody enters before it does. Default: 16."""
-    enable_prefix_caching: bool | None
-    """Whether requests share what was computed of equal beginnings. No answer depends on it. Default: True."""
-    max_queued_requests: int | None
-    """Requests that may wait to be admitted; more are refused with QueueFullError. Default: no limit."""
-    max_queued_tokens: int | None
-    """Tokens of the prompts that may wait. A single prompt may have more. Default: no limit."""
-    kv_events: int | None
-    """How many events of the prefix cache are kept for `kv_events()`. Default: none."""
-    generation_config: bool
-    """Whether sampling defaults come from the model's generation_config.json. Default: True."""
-    chat_template: str | Path | None
-    """A file with a Jinja template, or the name of one of the model's. Default: the model's own."""
 
 
 class BaseLLM:
@@ -52,7 +18,8 @@ class BaseLLM:
     def __init__(self, engine: str | Path, **options: Unpack[RuntimeOptions]) -> None:
         """Maps the engine folder `engine`, which `precast build` made.
 
-        Raises EngineError when the engine does not load here, SourceError for a broken tokenizer or chat template.
+        Raises EngineError when the engine does not load here and for options that cannot be, SourceError for a broken
+        tokenizer or chat template.
         """
         self._session = Session(engine, **options)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from precast.errors import RequestError
+from precast.runtime.checks import INT32_MAX, check_number, check_text, check_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,31 +26,20 @@ class RequestOptions:
 
     def __post_init__(self) -> None:
         """Raises RequestError for a value of the wrong type or out of range."""
-        timeout = self.timeout
-        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
-            raise RequestError(f"timeout is {timeout!r}; it must be a number of seconds")
-        if timeout is not None and not 0 <= timeout <= sys.float_info.max:
-            raise RequestError(f"timeout is {timeout}; it must be at least 0 seconds")
-        for name, low, high in (("priority", -(2**31), 2**31 - 1), ("cache_priority", 0, 100)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise RequestError(f"{name} is {value!r}; it must be a whole number")
-            if not low <= value <= high:
-                raise RequestError(f"{name} is {value}; it must be from {low} to {high}")
+        if self.timeout is not None:
+            check_number("timeout", self.timeout)
+            if not 0 <= self.timeout <= sys.float_info.max:
+                raise RequestError(f"timeout is {self.timeout}; it must be at least 0 seconds")
+        check_whole("priority", self.priority, -INT32_MAX - 1, INT32_MAX)
+        check_whole("cache_priority", self.cache_priority, 0, 100)
         if self.cache_salt is not None:
-            if not isinstance(self.cache_salt, str):
-                raise RequestError(f"cache_salt is {self.cache_salt!r}; it must be a text")
-            try:
-                self.cache_salt.encode()
-            except UnicodeEncodeError:
-                raise RequestError("cache_salt has a lone surrogate, which is not text") from None
+            check_text("cache_salt", self.cache_salt)
 
     def to_native(self) -> dict[str, Any]:
         """Keyword arguments of `native.Executor.submit`."""
-        timeout = None if self.timeout is None else float(self.timeout)
         return {
             "priority": self.priority,
             "cache_salt": self.cache_salt,
             "cache_priority": self.cache_priority,
-            "timeout": timeout,
+            "timeout": None if self.timeout is None else float(self.timeout),
         }

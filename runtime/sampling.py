@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 from precast._native import runtime as native
 from precast.errors import RequestError
+from precast.runtime.checks import INT32_MAX, check_number, check_text, check_whole
 
-_INT32_MAX = 2**31 - 1
-
+_WHOLE = ("max_tokens", "top_k", "min_tokens", "logprobs", "prompt_logprobs", "n", "best_of", "seed")
 _NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+_FLAGS = ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "echo", "use_beam_search")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,24 +74,16 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         """Raises RequestError for a value of the wrong type or out of range."""
-        for name, most in (
-            ("max_tokens", _INT32_MAX),
-            ("top_k", _INT32_MAX),
-            ("min_tokens", _INT32_MAX),
-            ("logprobs", _INT32_MAX),
-            ("prompt_logprobs", _INT32_MAX),
-            ("n", _INT32_MAX),
-            ("best_of", _INT32_MAX),
-            ("seed", 2**64 - 1),
-        ):
-            _check_whole(name, getattr(self, name), most)
-        for name in _NUMBERS:
-            _check_number(name, getattr(self, name))
+        given = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+        for name, value in given.items():
+            if name in _WHOLE:
+                check_whole(name, value, 0, 2**64 - 1 if name == "seed" else INT32_MAX)
+            if name in _NUMBERS:
+                check_number(name, value)
         for name in ("stop", "stop_token_ids", "bad_words"):
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, Sequence):
-                raise RequestError(f"{name} is {value!r}; it must be a list")
-        for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "echo", "use_beam_search"):
+            if not isinstance(given.get(name, ()), Sequence):
+                raise RequestError(f"{name} is {given[name]!r}; it must be a list")
+        for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise RequestError(f"{name} is {getattr(self, name)!r}; it must be True or False")
         if self.use_beam_search:
@@ -99,9 +91,9 @@ class SamplingParams:
         for text in self.stop_strings():
             if not isinstance(text, str):
                 raise RequestError(f"stop has {text!r}; it must hold texts")
-            _check_text("a stop string", text)
+            check_text("a stop string", text)
         for token in self.stop_token_ids or ():
-            _check_whole("a stop token id", token, _INT32_MAX)
+            check_whole("a stop token id", token, 0, INT32_MAX)
         self._check_logit_bias()
         self._check_bad_words()
         self.to_native().check()
@@ -112,24 +104,20 @@ class SamplingParams:
         if not isinstance(self.logit_bias, Mapping):
             raise RequestError(f"logit_bias is {self.logit_bias!r}; it must map token ids to numbers")
         for token, bias in self.logit_bias.items():
-            if token is None or bias is None:
-                raise RequestError("logit_bias has None; it must map token ids to numbers")
-            _check_whole("a token id of logit_bias", token, _INT32_MAX)
-            _check_number(f"the logit_bias of token {token}", bias)
+            check_whole("a token id of logit_bias", token, 0, INT32_MAX)
+            check_number(f"the logit_bias of token {token}", bias)
 
     def _check_bad_words(self) -> None:
         for word in self.words():
             if isinstance(word, str):
-                _check_text("one of bad_words", word)
+                check_text("one of bad_words", word)
                 if not word:
                     raise RequestError("one of bad_words is empty; remove it")
             elif not isinstance(word, Sequence) or isinstance(word, bytes):
                 raise RequestError(f"bad_words has {word!r}; it must hold texts or lists of token ids")
             else:
                 for token in word:
-                    if token is None:
-                        raise RequestError("one of bad_words has None; it must hold texts or lists of token ids")
-                    _check_whole("a token id of bad_words", token, _INT32_MAX)
+                    check_whole("a token id of bad_words", token, 0, INT32_MAX)
 
     def stop_strings(self) -> list[str]:
         """`stop` as a list."""
@@ -197,26 +185,3 @@ def _sequences(words: list[str | Sequence[int]], encode: Callable[[str], list[in
             sequences += [encode(bare), encode(" " + bare)] if bare else [encode(word)]
     unique = dict.fromkeys(tuple(sequence) for sequence in sequences)
     return [list(sequence) for sequence in unique]
-
-
-def _check_number(name: str, value: Any) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise RequestError(f"{name} is {value!r}; it must be a number")
-    if isinstance(value, int) and value.bit_length() > 64:  # more than a double may hold
-        raise RequestError(f"{name} is an integer of {value.bit_length()} bits; it must be a smaller number")
-
-
-def _check_text(name: str, text: str) -> None:
-    if any("\ud800" <= c <= "\udfff" for c in text):
-        raise RequestError(f"{name} has a lone surrogate, which is not text")
-
-
-def _check_whole(name: str, value: Any, most: int) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise RequestError(f"{name} is {value!r}; it must be a whole number")
-    if not 0 <= value <= most:
-        raise RequestError(f"{name} is {value}; it must be from 0 to {most}")

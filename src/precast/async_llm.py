@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 from precast.pipeline import engine_for
 from precast.progress import Progress, silent
 from precast.runtime import async_llm
-from precast.runtime.base_llm import RuntimeOptions
+from precast.runtime.options import RuntimeOptions
 
 if TYPE_CHECKING:
     from precast.builder import BuildOptions

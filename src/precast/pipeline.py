@@ -15,8 +15,8 @@ from precast.errors import EngineError, PrecastError, SourceError
 from precast.json_file import find_config_object
 from precast.progress import Progress, silent
 from precast.runtime import llm
-from precast.runtime.base_llm import RuntimeOptions
 from precast.runtime.memory import available_memory
+from precast.runtime.options import RuntimeOptions
 from precast.runtime.session import FORMAT as ENGINE_FORMAT
 
 if TYPE_CHECKING:

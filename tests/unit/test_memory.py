@@ -8,8 +8,8 @@ import pytest
 
 from precast._native import runtime
 from precast.errors import EngineError
+from precast.runtime.kv_pools import num_pages
 from precast.runtime.memory import available_memory
-from precast.runtime.session import num_pages
 
 MiB = 1 << 20
 

@@ -119,7 +119,10 @@ def test_a_salt_that_is_too_long_is_refused(llm: LLM) -> None:
         ),
         ({"request_order": "lifo"}, "request_order is lifo; it must be one of fcfs, priority, cache_aware"),
         ({"prefill_order": "last"}, "prefill_order is last; it must be one of first_come, equal_progress"),
-        ({"max_overtakes": -1}, "max_overtakes must not be negative"),
+        ({"max_overtakes": -1}, "max_overtakes is -1; it must be from 0"),
+        ({"max_chunk_tokens": 2**40}, "max_chunk_tokens is 1099511627776; it must be from 0"),
+        ({"max_chunk_tokens": "many"}, "max_chunk_tokens is 'many'; it must be a whole number"),
+        ({"scheduler_policy": 3}, "scheduler_policy is 3; it must be a text"),
     ],
 )
 def test_wrong_scheduling_is_one_sentence(engine: Path, options: dict[str, Any], words: str) -> None:

@@ -12,8 +12,8 @@ import numpy as np
 
 from precast._native import runtime as native
 from precast.planning.kv_memory import limits_of
+from precast.runtime.kv_pools import num_pages
 from precast.runtime.memory import available_memory
-from precast.runtime.session import num_pages
 
 WARM_UP_TOKENS = 64
 """Of the request that touches weights and starts threads before anything is measured."""

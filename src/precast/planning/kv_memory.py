@@ -9,8 +9,8 @@ from precast._native import runtime as native
 from precast.builder.engine_file import FORMAT
 from precast.errors import EngineError
 from precast.json_file import find_config_object, read_object
+from precast.runtime.kv_pools import num_pages, pages_of_sequence
 from precast.runtime.memory import available_memory
-from precast.runtime.session import num_pages, pages_of_sequence
 
 SHORTEST_LISTED = 256
 
