@@ -78,14 +78,15 @@ def write_model(
     byte_level_fields(writer, c.vocab_size, extra.pop("tokenizer.ggml.pre", "smollm"))
     for key, value in extra.items():
         writer.add_key_value(key, value, _value_type(value))
-    stems = {hf: gguf for gguf, hf in family.gguf.items()}
+    assert family.gguf is not None
+    stems = {module: stem for stem, module in family.gguf.tensors.items()}
     for name, parameter in model.named_parameters():
         module, _, suffix = name.rpartition(".")
         layer = module.split(".")[2] if ".layers." in module else ""
         pattern = module.replace(f".layers.{layer}.", ".layers.{i}.")
         stem, plus = stems[pattern].replace("{i}", layer), np.float32(added_to(family, pattern))
         array = parameter.detach().numpy() + plus
-        permuted = stem.endswith(family.gguf_permuted or "-")
+        permuted = stem.endswith(family.gguf.permuted or "-")
         stored = interleave(array, head_size) if permuted else array
         used = kind if array.ndim == 2 else GGMLQuantizationType.F32
         raw = quantize(stored, used)

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from precast.quantize.families.config_reader import ConfigReader
-from precast.quantize.families.family import Family, Key
+from precast.quantize.families.family import Family, Key, same_as
 from precast.quantize.families.gpt import BIASES, LAYER_NORMS
 from precast.quantize.families.selections import concatenated, fused, grouped
 
@@ -35,7 +35,7 @@ BLOOM = Family(
         **LAYER_NORMS,
         **BIASES,
         "intermediate_size": lambda c, m: 4 * m["hidden_size"],
-        "num_key_value_heads": lambda c, m: m["num_attention_heads"],
+        "num_key_value_heads": same_as("num_attention_heads"),
         "max_position_embeddings": Key("seq_length", default=2048),
         "hidden_act": "gelu_tanh",
         "tie_word_embeddings": Key("tie_word_embeddings", "flag", True),
@@ -100,7 +100,7 @@ MPT = Family(
         **LAYER_NORMS,
         "norm_bias": False,
         "intermediate_size": lambda c, m: 4 * m["hidden_size"],
-        "num_key_value_heads": lambda c, m: m["num_attention_heads"],
+        "num_key_value_heads": same_as("num_attention_heads"),
         "hidden_act": "gelu",
         "tie_word_embeddings": Key("tie_word_embeddings", "flag", True),
         "position_embedding_type": "alibi",

@@ -53,6 +53,14 @@ STANDARD: Settings = {
 """What most families have, under the names and with the defaults that most use."""
 
 
+def same_as(field: str) -> Computed:
+    """Of a field that always equals another one, which is read before it."""
+    return lambda c, m: m[field]
+
+
+ATTENTION_BIAS: Settings = {"qkv_bias": Key("attention_bias", "flag", False), "dense_bias": same_as("qkv_bias")}
+
+
 @dataclass(frozen=True)
 class Selection:
     """Some rows of a source tensor of `of` rows, in the order of the checkpoint."""
@@ -81,17 +89,30 @@ Parts = str | Part | tuple[str | Part, ...] | Callable[[ModelConfig], tuple[Part
 
 
 @dataclass(frozen=True)
+class Gguf:
+    """How the models of a family stand in GGUF files.
+
+    `name`: the architecture. `tensors`: tensor stems (layers as `blk.{i}.x`) → the source's modules; `permuted`: the
+    last parts of those whose rows are permuted per head. `keys`: keys of config.json → fields that only this
+    architecture has; `more` gives keys that follow from others.
+    """
+
+    name: str
+    tensors: Mapping[str, str]
+    permuted: tuple[str, ...] = ()
+    keys: Mapping[str, str] = field(default_factory=dict)
+    more: Callable[[Read], Read] | None = None
+
+
+@dataclass(frozen=True)
 class Family:
     """One model family.
 
     `renamed` (the family's key → the usual one), `settings` over STANDARD, `rope` (None: positions come otherwise) and
     `only` (key → the values that are supported) say how config.json is read; `unused` keys change nothing here.
     `modules` and `layer_modules` map checkpoint modules to the source's; the base model's own checkpoints lack the
-    prefix `base`. `ignored`: tensors that follow from the config. `gguf` maps GGUF tensor stems (layers as `blk.{i}.x`)
-    to the source's modules, and `gguf_permuted` names those whose rows GGUF permutes per head; `gguf_name` is its
-    architecture there, `gguf_keys` maps keys of config.json to fields that only this architecture has, and `gguf_more`
-    gives those that follow from others.
-    `title` and `models` are for people.
+    prefix `base`. `ignored`: tensors that follow from the config. `gguf` None: GGUF files of it are not read. `title`
+    and `models` are for people.
     """
 
     model_type: str
@@ -107,11 +128,7 @@ class Family:
     only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     unused: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ("*.rotary_emb.inv_freq",)  # a buffer that old transformers saved
-    gguf_name: str = ""
-    gguf: Mapping[str, str] = field(default_factory=dict)
-    gguf_permuted: tuple[str, ...] = ()
-    gguf_keys: Mapping[str, str] = field(default_factory=dict)
-    gguf_more: Callable[[Read], Read] | None = None
+    gguf: Gguf | None = None
 
     def read(self, config: dict[str, Any], dtype: str, where: str) -> ModelConfig:
         """A Hugging Face config as a checkpoint's config; `where` is for messages.

@@ -9,8 +9,8 @@ import ml_dtypes
 import numpy as np
 
 from precast.quantize.families.config_reader import ConfigReader
-from precast.quantize.families.family import Family, Key, Part
-from precast.quantize.families.llama import GGUF, LAYER_MODULES, LLAMA, MODULES
+from precast.quantize.families.family import ATTENTION_BIAS, Family, Gguf, Key, Part
+from precast.quantize.families.llama import GGUF, LAYER_MODULES, LLAMA_LIKE, MODULES, QK_NORM_GGUF
 from precast.quantize.families.rope_settings import Rope
 from precast.quantize.families.windows import pattern
 
@@ -51,12 +51,11 @@ _COMMON: dict[Any, Any] = {
     "max_position_embeddings": Key("max_position_embeddings", default=8192),
     "tie_word_embeddings": Key("tie_word_embeddings", "flag", True),
     "embedding_multiplier": _embedding_multiplier,
-    "qkv_bias": Key("attention_bias", "flag", False),
-    "dense_bias": lambda c, m: m["qkv_bias"],
+    **ATTENTION_BIAS,
 }
 
 GEMMA: Family = replace(
-    LLAMA,
+    LLAMA_LIKE,
     model_type="gemma",
     architecture="GemmaForCausalLM",
     title="Gemma",
@@ -65,9 +64,6 @@ GEMMA: Family = replace(
     only={"use_bidirectional_attention": (False,)},
     modules={**MODULES, "transformer.ln_f": _gain("model.norm")},
     layer_modules={**LAYER_MODULES, **_GAINS},
-    gguf_name="",
-    gguf={},
-    gguf_permuted=(),
 )
 
 _GGUF2 = {
@@ -109,14 +105,16 @@ GEMMA2: Family = replace(
     only={"use_bidirectional_attention": (False,)},
     # hidden_activation is what counts, old configs carry both; transformers 5 writes the pattern and does not read it
     unused=("hidden_act", "_sliding_window_pattern"),
-    gguf_name="gemma2",
-    gguf=_GGUF2,
-    gguf_keys={
-        "sliding_window": "attention.sliding_window",
-        "attn_logit_softcapping": "attn_logit_softcapping",
-        "final_logit_softcapping": "final_logit_softcapping",
-    },
-    gguf_more=_query_scale(46),
+    gguf=Gguf(
+        "gemma2",
+        _GGUF2,
+        keys={
+            "sliding_window": "attention.sliding_window",
+            "attn_logit_softcapping": "attn_logit_softcapping",
+            "final_logit_softcapping": "final_logit_softcapping",
+        },
+        more=_query_scale(46),
+    ),
 )
 
 GEMMA3: Family = replace(
@@ -142,12 +140,10 @@ GEMMA3: Family = replace(
         "attention.q_layernorm": _gain(_LAYER + "self_attn.q_norm"),
         "attention.k_layernorm": _gain(_LAYER + "self_attn.k_norm"),
     },
-    gguf_name="gemma3",
-    gguf_keys={"sliding_window": "attention.sliding_window"},
-    gguf_more=_query_scale(62),
-    gguf={
-        **_GGUF2,
-        "blk.{i}.attn_q_norm": _LAYER + "self_attn.q_norm",
-        "blk.{i}.attn_k_norm": _LAYER + "self_attn.k_norm",
-    },
+    gguf=Gguf(
+        "gemma3",
+        _GGUF2 | QK_NORM_GGUF,
+        keys={"sliding_window": "attention.sliding_window"},
+        more=_query_scale(62),
+    ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from precast.quantize.families.family import Family, Key, Part
+from precast.quantize.families.family import Family, Key, Part, same_as
 from precast.quantize.families.rope_settings import Rope
 from precast.quantize.families.selections import behind, concatenated, fused, grouped, interleaved
 
@@ -44,7 +44,7 @@ GPT2 = Family(
         **LAYER_NORMS,
         **BIASES,
         "intermediate_size": four_times_hidden,
-        "num_key_value_heads": lambda c, m: m["num_attention_heads"],
+        "num_key_value_heads": same_as("num_attention_heads"),
         "max_position_embeddings": Key("max_position_embeddings", default=1024),
         "hidden_act": Key("hidden_act", "activation", "gelu_new"),
         "tie_word_embeddings": Key("tie_word_embeddings", "flag", True),
@@ -83,12 +83,12 @@ GPT_NEOX = Family(
     settings={
         **LAYER_NORMS,
         "norm_epsilon": Key("layer_norm_eps", "number", 1e-5),
-        "num_key_value_heads": lambda c, m: m["num_attention_heads"],
+        "num_key_value_heads": same_as("num_attention_heads"),
         "hidden_act": Key("hidden_act", "activation", "gelu"),
         "parallel_residual": Key("use_parallel_residual", "flag", True),
         "gated_mlp": False,
         "qkv_bias": Key("attention_bias", "flag", True),
-        "dense_bias": lambda c, m: m["qkv_bias"],
+        "dense_bias": same_as("qkv_bias"),
         "mlp_bias": True,
     },
     rope=Rope(partial=0.25, base_key="rotary_emb_base", partial_key="rotary_pct"),
@@ -118,7 +118,7 @@ GPTJ = Family(
     settings={
         **LAYER_NORMS,
         "intermediate_size": four_times_hidden,
-        "num_key_value_heads": lambda c, m: m["num_attention_heads"],
+        "num_key_value_heads": same_as("num_attention_heads"),
         "hidden_act": Key("hidden_act", "activation", "gelu_new"),
         "rotary_dim": Key("rotary_dim", default=64),
         "parallel_residual": True,
@@ -160,14 +160,14 @@ OPT = Family(
     settings={
         **LAYER_NORMS,
         "norm_epsilon": 1e-5,
-        "num_key_value_heads": lambda c, m: m["num_attention_heads"],
+        "num_key_value_heads": same_as("num_attention_heads"),
         "hidden_act": Key("hidden_act", "activation", "relu"),
         "tie_word_embeddings": Key("tie_word_embeddings", "flag", True),
         "position_embedding_type": "learned_absolute",
         "gated_mlp": False,
         "qkv_bias": Key("enable_bias", "flag", True),
-        "dense_bias": lambda c, m: m["qkv_bias"],
-        "mlp_bias": lambda c, m: m["qkv_bias"],
+        "dense_bias": same_as("qkv_bias"),
+        "mlp_bias": same_as("qkv_bias"),
         (): lambda c, m: c.only("word_embed_proj_dim", m["hidden_size"]) or (),  # else there are projections
     },
     rope=None,

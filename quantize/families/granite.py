@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from precast.quantize.families.family import Family, Key
-from precast.quantize.families.llama import LLAMA
+from precast.quantize.families.llama import LLAMA, LLAMA_LIKE
 
 GRANITE: Family = replace(
-    LLAMA,
+    LLAMA_LIKE,
     model_type="granite",
     architecture="GraniteForCausalLM",
     title="Granite",
@@ -21,7 +21,4 @@ GRANITE: Family = replace(
         "logits_multiplier": lambda c, m: 1 / c.number("logits_scaling", 1.0),
     },
     only={"pretraining_tp": (1,)},
-    gguf_name="",
-    gguf={},
-    gguf_permuted=(),
 )

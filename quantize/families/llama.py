@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from precast.quantize.families.family import Family, Key, Parts
+from precast.quantize.families.family import ATTENTION_BIAS, Family, Gguf, Key, Parts
 from precast.quantize.families.rope_settings import Rope
 from precast.quantize.families.windows import every_layer
 
@@ -42,6 +42,10 @@ GGUF: dict[str, str] = {
     "blk.{i}.ffn_up": _MLP + "up_proj",
     "blk.{i}.ffn_down": _MLP + "down_proj",
 }
+QK_NORM_GGUF: dict[str, str] = {
+    "blk.{i}.attn_q_norm": _ATTENTION + "q_norm",
+    "blk.{i}.attn_k_norm": _ATTENTION + "k_norm",
+}
 
 LLAMA = Family(
     model_type="llama",
@@ -49,21 +53,21 @@ LLAMA = Family(
     title="Llama",
     models="Llama 1 to 3.x, SmolLM2, TinyLlama, Yi, Vicuna",
     settings={
-        "qkv_bias": Key("attention_bias", "flag", False),
-        "dense_bias": lambda c, m: m["qkv_bias"],
+        **ATTENTION_BIAS,
         "mlp_bias": Key("mlp_bias", "flag", False),
     },
     rope=Rope(),
     only={"pretraining_tp": (1,), "rope_interleaved": (False,), "is_llama_config": (True,)},
     modules=MODULES,
     layer_modules=LAYER_MODULES,
-    gguf_name="llama",
-    gguf=GGUF,
-    gguf_permuted=("attn_q", "attn_k"),
+    gguf=Gguf("llama", GGUF, permuted=("attn_q", "attn_k")),
 )
 
+LLAMA_LIKE = replace(LLAMA, only={}, gguf=None)
+"""What families are derived from that do without Llama's own settings and GGUF files."""
+
 MISTRAL = replace(
-    LLAMA,
+    LLAMA_LIKE,
     model_type="mistral",
     architecture="MistralForCausalLM",
     title="Mistral",
@@ -73,8 +77,4 @@ MISTRAL = replace(
         "max_position_embeddings": Key("max_position_embeddings", default=4096 * 32),
         ("sliding_window", "layer_types"): every_layer(default=4096),
     },
-    only={},
-    gguf_name="",
-    gguf={},
-    gguf_permuted=(),
 )

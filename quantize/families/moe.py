@@ -7,13 +7,12 @@ from typing import Any
 
 from precast.checkpoint import MoeConfig
 from precast.quantize.families.config_reader import ConfigReader
-from precast.quantize.families.family import Family, Key, Parts
-from precast.quantize.families.llama import LAYER_MODULES, LLAMA, QK_NORM_MODULES
+from precast.quantize.families.family import ATTENTION_BIAS, Family, Key, Parts
+from precast.quantize.families.llama import LAYER_MODULES, LLAMA_LIKE, QK_NORM_MODULES
 from precast.quantize.families.rope_settings import Rope
 from precast.quantize.families.windows import every_layer
 
 _MLP = "model.layers.{i}.mlp."
-_LLAMA = replace(LLAMA, only={}, gguf_name="", gguf={}, gguf_permuted=())
 
 
 def _experts(
@@ -54,7 +53,7 @@ _NO_WINDOW: dict[str, tuple[Any, ...]] = {"use_sliding_window": (False,)}
 _WINDOW_KEYS = ("sliding_window", "max_window_layers", "layer_types")
 
 MIXTRAL: Family = replace(
-    _LLAMA,
+    LLAMA_LIKE,
     model_type="mixtral",
     architecture="MixtralForCausalLM",
     title="Mixtral",
@@ -71,7 +70,7 @@ MIXTRAL: Family = replace(
 )
 
 QWEN2_MOE: Family = replace(
-    _LLAMA,
+    LLAMA_LIKE,
     model_type="qwen2_moe",
     architecture="Qwen2MoeForCausalLM",
     title="Qwen 2 MoE",
@@ -97,7 +96,7 @@ QWEN2_MOE: Family = replace(
 )
 
 QWEN3_MOE: Family = replace(
-    _LLAMA,
+    LLAMA_LIKE,
     model_type="qwen3_moe",
     architecture="Qwen3MoeForCausalLM",
     title="Qwen 3 MoE",
@@ -106,8 +105,7 @@ QWEN3_MOE: Family = replace(
     settings={
         "num_key_value_heads": Key("num_key_value_heads", default=4),
         "max_position_embeddings": Key("max_position_embeddings", default=32768),
-        "qkv_bias": Key("attention_bias", "flag", False),
-        "dense_bias": lambda c, m: m["qkv_bias"],
+        **ATTENTION_BIAS,
         "qk_norm": "rms_head",
         "moe": lambda c, m: _experts(c, m, "moe_intermediate_size", "num_experts", 8, _sparse_layers(c, m)),
     },
@@ -117,7 +115,7 @@ QWEN3_MOE: Family = replace(
 )
 
 OLMOE: Family = replace(
-    _LLAMA,
+    LLAMA_LIKE,
     model_type="olmoe",
     architecture="OlmoeForCausalLM",
     title="OLMoE",
@@ -125,8 +123,7 @@ OLMOE: Family = replace(
     settings={
         "max_position_embeddings": Key("max_position_embeddings", default=4096),
         "norm_epsilon": Key("rms_norm_eps", "number", 1e-5),
-        "qkv_bias": Key("attention_bias", "flag", False),
-        "dense_bias": lambda c, m: m["qkv_bias"],
+        **ATTENTION_BIAS,
         "qk_norm": "rms_full",
         "moe": lambda c, m: _experts(c, m, "intermediate_size", "num_experts", 8),
     },

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-from precast.quantize.families.family import Family, Key
-from precast.quantize.families.llama import LAYER_MODULES, LLAMA, MODULES, QK_NORM_MODULES
+from precast.quantize.families.family import ATTENTION_BIAS, Family, Key
+from precast.quantize.families.llama import LAYER_MODULES, LLAMA_LIKE, MODULES, QK_NORM_MODULES
 
-_BIAS: dict[Any, Any] = {"qkv_bias": Key("attention_bias", "flag", False), "dense_bias": lambda c, m: m["qkv_bias"]}
 _NORMS = ("input_layernorm", "post_layernorm")
 _WITHOUT_NORMS = {name: parts for name, parts in LAYER_MODULES.items() if name not in _NORMS}
 
 OLMO: Family = replace(
-    LLAMA,
+    LLAMA_LIKE,
     model_type="olmo",
     architecture="OlmoForCausalLM",
     title="OLMo",
     models="OLMo 1",
     settings={
-        **_BIAS,
+        **ATTENTION_BIAS,
         "norm_type": "layer_norm",
         "norm_gain_folded": True,
         "norm_epsilon": 1e-5,
@@ -28,9 +26,6 @@ OLMO: Family = replace(
     only={"pretraining_tp": (1,)},
     modules={name: part for name, part in MODULES.items() if name != "transformer.ln_f"},
     layer_modules=_WITHOUT_NORMS,
-    gguf_name="",
-    gguf={},
-    gguf_permuted=(),
 )
 
 OLMO2: Family = replace(
@@ -40,7 +35,7 @@ OLMO2: Family = replace(
     title="OLMo 2",
     models="OLMo 2",
     settings={
-        **_BIAS,
+        **ATTENTION_BIAS,
         "norm_epsilon": Key("rms_norm_eps", "number", 1e-5),
         "norm_placement": "post",
         "qk_norm": "rms_full",

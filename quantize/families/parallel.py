@@ -7,20 +7,19 @@ from typing import Any
 
 from precast.checkpoint import ModelConfig
 from precast.quantize.families.config_reader import ConfigReader
-from precast.quantize.families.family import Family, Key, Part
+from precast.quantize.families.family import ATTENTION_BIAS, Family, Key, Part, same_as
 from precast.quantize.families.gpt import BIASES, LAYER_NORMS, four_times_hidden
-from precast.quantize.families.llama import LAYER_MODULES, LLAMA, MODULES
+from precast.quantize.families.llama import LAYER_MODULES, LLAMA_LIKE, MODULES
 from precast.quantize.families.rope_settings import Rope
 from precast.quantize.families.selections import fused, grouped, interleaved
 from precast.quantize.families.windows import FULL, every_layer, pattern
 
 _LAYER, _ATTENTION, _MLP = "model.layers.{i}.", "model.layers.{i}.self_attn.", "model.layers.{i}.mlp."
 
-_LLAMA = replace(LLAMA, only={}, gguf_name="", gguf={}, gguf_permuted=())
 _SHARED_NORM = {name: parts for name, parts in LAYER_MODULES.items() if name != "post_layernorm"}
 
 PHI: Family = replace(
-    _LLAMA,
+    LLAMA_LIKE,
     model_type="phi",
     architecture="PhiForCausalLM",
     title="Phi-2",
@@ -76,7 +75,7 @@ def _falcon_norm(separate: str, usual: str) -> Any:
 
 
 FALCON: Family = replace(
-    _LLAMA,
+    LLAMA_LIKE,
     model_type="falcon",
     architecture="FalconForCausalLM",
     title="Falcon",
@@ -98,8 +97,8 @@ FALCON: Family = replace(
         ("parallel_residual", "parallel_shared_norm"): _falcon_parallel,
         "gated_mlp": False,
         "qkv_bias": Key("bias", "flag", False),
-        "dense_bias": lambda c, m: m["qkv_bias"],
-        "mlp_bias": lambda c, m: m["qkv_bias"],
+        "dense_bias": same_as("qkv_bias"),
+        "mlp_bias": same_as("qkv_bias"),
     },
     rope=Rope(),
     only={"alibi": (False,)},
@@ -134,7 +133,7 @@ def _head_norms(name: str) -> Any:
 
 
 STABLELM: Family = replace(
-    _LLAMA,
+    LLAMA_LIKE,
     model_type="stablelm",
     architecture="StableLmForCausalLM",
     title="StableLM",
@@ -146,7 +145,7 @@ STABLELM: Family = replace(
         "qkv_bias": Key("use_qkv_bias", "flag", False),
         "qk_norm": lambda c, m: "layer_head" if c.flag("qk_layernorm", False) else None,
         "parallel_residual": Key("use_parallel_residual", "flag", False),
-        "parallel_shared_norm": lambda c, m: m["parallel_residual"],
+        "parallel_shared_norm": same_as("parallel_residual"),
     },
     rope=Rope(partial=0.25),
     layer_modules={
@@ -157,7 +156,7 @@ STABLELM: Family = replace(
 )
 
 STARCODER2: Family = replace(
-    _LLAMA,
+    LLAMA_LIKE,
     model_type="starcoder2",
     architecture="Starcoder2ForCausalLM",
     title="StarCoder2",
@@ -171,8 +170,8 @@ STARCODER2: Family = replace(
         "tie_word_embeddings": Key("tie_word_embeddings", "flag", True),
         "gated_mlp": False,
         "qkv_bias": Key("use_bias", "flag", True),
-        "dense_bias": lambda c, m: m["qkv_bias"],
-        "mlp_bias": lambda c, m: m["qkv_bias"],
+        "dense_bias": same_as("qkv_bias"),
+        "mlp_bias": same_as("qkv_bias"),
         ("sliding_window", "layer_types"): every_layer(),
     },
     only={"norm_type": ("layer_norm",), "mlp_type": ("default",)},
@@ -185,7 +184,7 @@ STARCODER2: Family = replace(
 )
 
 COHERE: Family = replace(
-    _LLAMA,
+    LLAMA_LIKE,
     model_type="cohere",
     architecture="CohereForCausalLM",
     title="Cohere",
@@ -196,8 +195,7 @@ COHERE: Family = replace(
         "max_position_embeddings": Key("max_position_embeddings", default=8192),
         "tie_word_embeddings": Key("tie_word_embeddings", "flag", True),
         "logits_multiplier": Key("logit_scale", "number", 0.0625),
-        "qkv_bias": Key("attention_bias", "flag", False),
-        "dense_bias": lambda c, m: m["qkv_bias"],
+        **ATTENTION_BIAS,
         "qk_norm": lambda c, m: "layer_head" if c.flag("use_qk_norm", False) else None,
         "parallel_residual": True,
         "parallel_shared_norm": True,

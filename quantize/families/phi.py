@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from precast.quantize.families.family import Family, Key, Part
-from precast.quantize.families.llama import GGUF, LAYER_MODULES, LLAMA
+from precast.quantize.families.family import Family, Gguf, Key, Part
+from precast.quantize.families.llama import GGUF, LAYER_MODULES, LLAMA_LIKE
 from precast.quantize.families.rope_settings import Rope
 from precast.quantize.families.selections import concatenated, fused, half
 from precast.quantize.families.windows import every_layer
 
 _ATTENTION, _MLP = "model.layers.{i}.self_attn.", "model.layers.{i}.mlp."
 
+_UNFUSED = tuple(f"blk.{{i}}.{name}" for name in ("attn_q", "attn_k", "attn_v", "ffn_gate"))
+
 PHI3: Family = replace(
-    LLAMA,
+    LLAMA_LIKE,
     model_type="phi3",
     architecture="Phi3ForCausalLM",
     title="Phi-3",
@@ -32,19 +34,16 @@ PHI3: Family = replace(
         "mlp.fc": Part(_MLP + "gate_up_proj", half(0)),
         "mlp.gate": Part(_MLP + "gate_up_proj", half(1)),
     },
-    gguf_name="phi3",
-    gguf={
-        **{
-            stem: module
-            for stem, module in GGUF.items()
-            if not stem.endswith(("attn_q", "attn_k", "attn_v", "ffn_gate"))
+    gguf=Gguf(
+        "phi3",
+        {
+            **{stem: module for stem, module in GGUF.items() if stem not in _UNFUSED},
+            "blk.{i}.attn_qkv": _ATTENTION + "qkv_proj",
+            "blk.{i}.ffn_up": _MLP + "gate_up_proj",
         },
-        "blk.{i}.attn_qkv": _ATTENTION + "qkv_proj",
-        "blk.{i}.ffn_up": _MLP + "gate_up_proj",
-    },
-    gguf_permuted=(),
-    gguf_keys={
-        "sliding_window": "attention.sliding_window",
-        "original_max_position_embeddings": "rope.scaling.original_context_length",
-    },
+        keys={
+            "sliding_window": "attention.sliding_window",
+            "original_max_position_embeddings": "rope.scaling.original_context_length",
+        },
+    ),
 )

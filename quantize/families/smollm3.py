@@ -7,7 +7,7 @@ from typing import Any
 
 from precast.quantize.families.config_reader import ConfigReader
 from precast.quantize.families.family import Family, Key
-from precast.quantize.families.llama import LLAMA
+from precast.quantize.families.llama import LLAMA, LLAMA_LIKE
 from precast.quantize.families.rope_settings import Rope
 from precast.quantize.families.windows import Windows, some_layers
 
@@ -29,7 +29,7 @@ def _windows(c: ConfigReader, m: dict[str, Any]) -> Windows:
 
 
 SMOLLM3: Family = replace(
-    LLAMA,
+    LLAMA_LIKE,
     model_type="smollm3",
     architecture="SmolLM3ForCausalLM",
     title="SmolLM3",
@@ -45,7 +45,4 @@ SMOLLM3: Family = replace(
     rope=Rope(base=2_000_000.0),
     only={"pretraining_tp": (1,)},
     unused=("max_window_layers",),
-    gguf_name="",
-    gguf={},
-    gguf_permuted=(),
 )

@@ -40,7 +40,7 @@ KNOWN = frozenset(
     )
 )
 
-GGUF_FAMILIES = {family.gguf_name: family for family in FAMILIES.values() if family.gguf_name}
+GGUF_FAMILIES = {family.gguf.name: family for family in FAMILIES.values() if family.gguf is not None}
 
 ROPE_FREQS = "rope_freqs.weight"
 ROPE_FACTORS = ("rope_factors_short.weight", "rope_factors_long.weight")
@@ -66,8 +66,10 @@ class GgufSource(Source):
             told = ", ".join(GGUF_FAMILIES)
             raise SourceError(f"{path}: GGUF architecture {architecture!r} is not supported; {told} are")
         self.family = GGUF_FAMILIES[architecture]
+        assert self.family.gguf is not None
+        self._gguf = self.family.gguf
         self._names = {self._name(name): name for name in self._file.tensors if name not in (ROPE_FREQS, *ROPE_FACTORS)}
-        self._plus = {stem: added_to(self.family, module) for stem, module in self.family.gguf.items()}
+        self._plus = {stem: added_to(self.family, module) for stem, module in self._gguf.tensors.items()}
         self.dtype = self._main_dtype()
         self.config = self._config(architecture)
         self._side_files = tokenizer_files(fields, self.config, self.where)
@@ -80,7 +82,7 @@ class GgufSource(Source):
 
     def rows(self, name: str, rows: slice | npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         gguf_name = self._names[name]
-        if _stem(gguf_name).rpartition(".")[2] in self.family.gguf_permuted:
+        if _stem(gguf_name).rpartition(".")[2] in self._gguf.permuted:
             listed = np.arange(self.shapes()[name][0])[rows]
             rows = permuted_rows(listed, self.config["head_dim"])
         read = self._file.rows(gguf_name, rows)
@@ -94,10 +96,10 @@ class GgufSource(Source):
 
     def _name(self, gguf_name: str) -> str:
         key = _stem(gguf_name)
-        if key not in self.family.gguf:
+        if key not in self._gguf.tensors:
             return gguf_name  # unknown: stays under its own name, and convert refuses it by that name
         layer = gguf_name.split(".")[1] if "{i}" in key else ""
-        return self.family.gguf[key].replace("{i}", layer) + "." + gguf_name.rpartition(".")[2]
+        return self._gguf.tensors[key].replace("{i}", layer) + "." + gguf_name.rpartition(".")[2]
 
     def _main_dtype(self) -> str:
         sizes: Counter[GGMLQuantizationType] = Counter()
@@ -122,7 +124,7 @@ class GgufSource(Source):
 
     def _config(self, arch: str) -> dict[str, Any]:
         fields = self._file.fields
-        known = KNOWN | set(self.family.gguf_keys.values())
+        known = KNOWN | set(self._gguf.keys.values())
         if ROPE_FACTORS[0] in self._file.tensors:
             known |= {"rope.scaling.attn_factor"}
         unknown = sorted(key for key in fields if key.startswith(f"{arch}.") and key[len(arch) + 1 :] not in known)
@@ -154,11 +156,11 @@ class GgufSource(Source):
             config["attention_bias"] = True
         if self._has_bias("up_proj"):
             config["mlp_bias"] = True
-        for key, field in self.family.gguf_keys.items():
+        for key, field in self._gguf.keys.items():
             if value := fields.get(f"{arch}.{field}"):  # 0: there is none
                 config[key] = value
-        if self.family.gguf_more is not None:
-            config |= self.family.gguf_more(config)
+        if self._gguf.more is not None:
+            config |= self._gguf.more(config)
         for key in ("bos", "eos"):
             if (token := fields.get(f"tokenizer.ggml.{key}_token_id")) is not None:
                 config[f"{key}_token_id"] = token
@@ -171,7 +173,7 @@ class GgufSource(Source):
         """`rope_parameters` as transformers 5 has them."""
         theta = self._number(f"{arch}.rope.freq_base", 10000.0)
         dim = self._integer(f"{arch}.rope.dimension_count", head_size)
-        if dim > head_size or (dim < head_size and self.family.gguf_permuted):
+        if dim > head_size or (dim < head_size and self._gguf.permuted):
             raise SourceError(f"{self.where}: rope over {dim} of {head_size} dimensions is not supported here")
         rope = {"rope_theta": theta} | ({"partial_rotary_factor": dim / head_size} if dim < head_size else {})
         kind = self._file.fields.get(f"{arch}.rope.scaling.type", "none")

@@ -79,7 +79,9 @@ FIELDS: dict[str, dict[str, Any]] = {
 def test_other_families_give_the_checkpoint_of_the_folder(name: str, tmp_path: Path) -> None:
     tiny = replace(TINY[name], config=TINY[name].config | PUBLISHED[name])
     model = tiny.save(tmp_path / "hf")
-    write_model(tmp_path / "m.gguf", model, FAMILIES[name].gguf_name, **FIELDS.get(name, {}))
+    gguf = FAMILIES[name].gguf
+    assert gguf is not None
+    write_model(tmp_path / "m.gguf", model, gguf.name, **FIELDS.get(name, {}))
     model.save_pretrained(tmp_path / "hf")
     for out, source in (("a", tmp_path / "hf"), ("b", tmp_path / "m.gguf")):
         convert(source, tmp_path / out)
