@@ -19,7 +19,9 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from precast import LLM, AsyncLLM, SamplingParams
@@ -31,7 +33,7 @@ THREADS, TASKS = 4, 24
 CANCELLED, UNREAD = 0.01, 0.01
 """Shares of the requests."""
 
-KV_EVENTS = 1 << 20
+KV_EVENTS = 1 << 16
 ALLOWED_GROWTH = 0.02
 
 
@@ -156,6 +158,24 @@ class Cache:
                 self.nodes.remove(event.node)
 
 
+@contextmanager
+def followed(llm: LLM | AsyncLLM, cache: Cache) -> Iterator[None]:
+    """Reads the events meanwhile, so that few are kept."""
+    ended = threading.Event()
+
+    def follow() -> None:
+        while not ended.wait(0.05):
+            cache.follow(llm)
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 def faults_at_idle(llm: LLM | AsyncLLM, cache: Cache) -> list[str]:
     """What is wrong with an engine that has nothing to do."""
     deadline = time.monotonic() + 60  # cancelled requests end within a step
@@ -208,9 +228,10 @@ def soak(
     with asyncio.Runner() as runner:
         for number in range(rounds):
             requests = random_requests(seed + number, count // rounds, llm.limits.vocab_size)
-            half = [next(requests) for _ in range(count // rounds // 2)]
-            run_threads(llm, iter(half), tally)
-            runner.run(run_tasks(other, requests, tally))
+            with followed(llm, caches[0]):
+                run_threads(llm, islice(requests, count // rounds // 2), tally)
+            with followed(other, caches[1]):
+                runner.run(run_tasks(other, requests, tally))
             for engine, cache in zip((llm, other), caches, strict=True):
                 faults += faults_at_idle(engine, cache)
             memory.append(anonymous_bytes())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -134,6 +135,62 @@ def test_cancel_delivers_what_came_so_far_and_is_final() -> None:
     assert whole.token_ids == tokens
     assert run(executor, PROMPT, params(max_tokens=3)).token_ids == ANSWER[:3]
     assert executor.stats().available_pages == 64
+
+
+@pytest.mark.parametrize("state", ["paused executor", "waiting", "prefill", "decode", "paused", "finished"])
+def test_cancel_in_every_state_ends_that_request_alone_and_frees_its_pages(state: str) -> None:
+    executor = runtime.Executor(
+        runtime.CountingBackend(
+            vocab_size=VOCAB, max_batch_size=4, max_num_tokens=16, page_tokens=8, max_seq_len=256, step_seconds=0.002
+        ),
+        num_pages=20,
+        max_batch_size=1 if state == "waiting" else 2,
+        scheduler_policy="max_utilization",
+        enable_prefix_caching=False,
+        vocab=LETTERS,
+    )
+    outputs: dict[int, Whole] = {}
+    length = 1 if state == "prefill" else 100
+
+    def until(reached: Callable[[runtime.ExecutorStats], bool]) -> None:
+        deadline = time.monotonic() + 60
+        while not reached(executor.stats()):
+            assert time.monotonic() < deadline
+
+    if state == "paused executor":
+        executor.pause()
+    other = executor.submit(PROMPT, params(max_tokens=length))
+    if state == "prefill":
+        wait(executor, outputs, 1)
+    request = executor.submit(
+        [1] * 120 if state == "prefill" else PROMPT, params(max_tokens=1 if state == "prefill" else 100, stream=False)
+    )
+    match state:
+        case "paused executor":
+            until(lambda stats: stats.waiting == 2)
+        case "waiting":
+            until(lambda stats: stats.running == 1 and stats.waiting == 1)
+        case "prefill":
+            steps = executor.stats().steps
+            until(lambda stats: stats.steps >= steps + 2)
+        case "decode":
+            until(lambda stats: stats.running == 2 and stats.steps >= 10)
+        case "paused":
+            until(lambda stats: stats.pauses == 1 and stats.waiting == 1)
+        case "finished":
+            wait(executor, outputs, 2)
+    executor.cancel(request)
+    executor.cancel(request + 1)  # there is none
+    executor.resume()
+    wait(executor, outputs, 2 - sum(whole.last is not None for whole in outputs.values()))
+    assert outputs[request].finish_reason == ("length" if state == "finished" else "cancelled")
+    assert outputs[other].token_ids == counting_tokens(PROMPT, length, VOCAB, params())
+    if state in ("paused executor", "waiting", "prefill"):
+        assert outputs[request].token_ids == []
+    assert outputs[request].token_ids == counting_tokens(PROMPT, len(outputs[request].token_ids), VOCAB, params())
+    assert run(executor, PROMPT, params(max_tokens=3)).token_ids == ANSWER[:3]
+    stats = executor.stats()
+    assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, 20)
 
 
 def test_a_failed_backend_fails_its_requests_and_refuses_more() -> None:
