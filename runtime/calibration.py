@@ -150,9 +150,9 @@ def _room(limits: native.ModelLimits) -> tuple[int, int]:
     return context, min(most, max(-(-context // page), limits.max_batch_size, longest_step))
 
 
-def _counts(most: int) -> list[int]:
-    """1, 2, 4, … and `most`."""
-    return [1 << i for i in range(most.bit_length()) if 1 << i < most] + [most]
+def powers_of_two(least: int, most: int) -> list[int]:
+    """`least` times 1, 2, 4, … below `most`, and `most`."""
+    return [n for n in (least << i for i in range(32)) if n < most] + [most]
 
 
 def _pages(limits: native.ModelLimits, sequences: Rows) -> int:
@@ -164,15 +164,15 @@ def _series(limits: native.ModelLimits, context: int, pages: int) -> list[list[S
     batch = min(limits.max_batch_size, pages)
     first = min(limits.page_tokens, limits.max_seq_len) - 1
     chunk = min(limits.max_num_tokens, context)
-    decode = [[(1, first)] * n for n in _counts(batch)]
+    decode = [[(1, first)] * n for n in powers_of_two(1, batch)]
     behind = context - min(64, chunk)
     return [
         [Step(rows, True) for rows in decode],
         [Step(rows, False) for rows in decode],
-        [Step([(n, 0)], False) for n in _counts(chunk)],
+        [Step([(n, 0)], False) for n in powers_of_two(1, chunk)],
         [Step([(1, n - 1)], True) for n in (context // 4, context // 2, context) if n > 0],
         [Step([(1, context // n - 1)] * n, True) for n in (4, 8) if n <= batch and context // n > limits.page_tokens],
-        [Step([(n, behind)], False) for n in _counts(context - behind)[3:]],
+        [Step([(n, behind)], False) for n in powers_of_two(1, context - behind)[3:]],
     ]
 
 

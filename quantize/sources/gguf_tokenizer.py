@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
+from tokenizers import Tokenizer
 
 from precast.errors import SourceError
-from precast.quantize.sources.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
-from precast.quantize.sources.sentencepiece import CONTROL, USER_DEFINED, SentencePiece, around
+from precast.quantize.sources.pre_tokenizers import PRE_TOKENIZERS
+from precast.quantize.sources.sentencepiece import SentencePiece, add_by_kind, around
 from precast.runtime.text.chat_template import DEFAULT, ChatTemplate
+from precast.runtime.text.tokenizer import is_failure
 
 
 def tokenizer_files(fields: dict[str, Any], config: dict[str, Any], where: str) -> dict[str, Any]:
@@ -23,8 +24,8 @@ def tokenizer_files(fields: dict[str, Any], config: dict[str, Any], where: str) 
         special, generation = _special_tokens(fields), _generation_config(fields)
     except SourceError:
         raise
-    except BaseException as error:  # fields of any type and length; the library raises bare Exception, and panics
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+    except BaseException as error:  # fields of any type and length
+        if not is_failure(error):
             raise
         raise SourceError(f"{where}: its tokenizer fields make no tokenizer: {error!r}") from None
     files: dict[str, Any] = {
@@ -39,10 +40,11 @@ def tokenizer_files(fields: dict[str, Any], config: dict[str, Any], where: str) 
     }
     if templates := _chat_templates(fields):
         ChatTemplate(templates, special, f"{where}: tokenizer.chat_template").check()
-        listed = [{"name": name, "template": template} for name, template in templates.items()]
-        only = templates.get(DEFAULT) if len(templates) == 1 else None
-        files |= {"chat_template.jinja": only} if only is not None else {}
-        files["tokenizer_config.json"] |= {"chat_template": listed} if only is None else {}
+        if templates.keys() == {DEFAULT}:
+            files["chat_template.jinja"] = templates[DEFAULT]
+        else:
+            listed = [{"name": name, "template": template} for name, template in templates.items()]
+            files["tokenizer_config.json"]["chat_template"] = listed
     return files
 
 
@@ -59,10 +61,9 @@ def _tokenizer(fields: dict[str, Any], where: str) -> Tokenizer:
         raise SourceError(f"{where}: its tokens are not unique")
     kind, pre = fields.get("tokenizer.ggml.model"), fields.get("tokenizer.ggml.pre")
     if kind == "gpt2" and pre in PRE_TOKENIZERS:
-        tokenizer = _byte_level(fields, PRE_TOKENIZERS[pre])
-        for added, add in ((CONTROL, tokenizer.add_special_tokens), (USER_DEFINED, tokenizer.add_tokens)):
-            chosen = (token for token, its in zip(tokens, types, strict=True) if its == added)
-            add([AddedToken(token, normalized=False) for token in chosen])
+        merges = [tuple(merge.split(" ", 1)) for merge in fields["tokenizer.ggml.merges"]]
+        tokenizer = PRE_TOKENIZERS[pre].tokenizer({token: i for i, token in enumerate(tokens)}, merges)
+        add_by_kind(tokenizer, tokens, types)
     elif kind == "llama":
         tokenizer = _sentencepiece(fields)
     else:
@@ -86,17 +87,6 @@ def _token(fields: dict[str, Any], key: str) -> str:
     if type(index) is not int or not 0 <= index < len(tokens):
         raise ValueError(f"{key}_token_id is {index!r}, there are {len(tokens)} tokens")
     return str(tokens[index])
-
-
-def _byte_level(fields: dict[str, Any], pre_tokenizer: PreTokenizer) -> Tokenizer:
-    vocab = {token: i for i, token in enumerate(fields["tokenizer.ggml.tokens"])}
-    merges = [tuple(merge.split(" ", 1)) for merge in fields["tokenizer.ggml.merges"]]
-    tokenizer = Tokenizer(models.BPE(vocab, merges, fuse_unk=False, ignore_merges=pre_tokenizer.whole_words))
-    tokenizer.pre_tokenizer = pre_tokenizer.make()
-    if pre_tokenizer.nfc:
-        tokenizer.normalizer = normalizers.NFC()
-    tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer
 
 
 def _sentencepiece(fields: dict[str, Any]) -> Tokenizer:

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer, decoders, models, normalizers
+from tokenizers import Tokenizer
 
 from precast.errors import SourceError
 from precast.json_file import read_small_file
 from precast.quantize.sources.pre_tokenizers import PRE_TOKENIZERS
 from precast.quantize.sources.sentencepiece import around, read_model
-from precast.runtime.text.tokenizer import read_json
+from precast.runtime.text.tokenizer import failing_as, read_json
 
 MODEL, VOCAB, MERGES, ADDED = "tokenizer.model", "vocab.json", "merges.txt", "added_tokens.json"
 TOKENIZER, CONFIG = "tokenizer.json", "tokenizer_config.json"
@@ -50,18 +50,11 @@ def made_tokenizer(folder: Path) -> dict[str, Any]:
             raise SourceError(f"{folder / 'tekken.json'} is not supported; give the folder a tokenizer.json")
         return {}
     config = read_json(folder / CONFIG)
-    try:
+    with failing_as(SourceError, f"{where} makes no tokenizer"):
         tokenizer, special = maker(folder, config)
         config = special | config
         _surround(tokenizer, config, default=where.name == MODEL)
-        files = {TOKENIZER: json.loads(tokenizer.to_str()), CONFIG: _with_added(folder, config, tokenizer)}
-    except SourceError:
-        raise
-    except BaseException as error:  # the library raises bare Exception, and panics as a BaseException
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        raise SourceError(f"{where} makes no tokenizer: {error}") from None
-    return files
+        return {TOKENIZER: json.loads(tokenizer.to_str()), CONFIG: _with_added(folder, config, tokenizer)}
 
 
 def _of_sentencepiece(folder: Path, _config: dict[str, Any]) -> tuple[Tokenizer, dict[str, Any]]:
@@ -77,13 +70,8 @@ def _of_vocab_and_merges(folder: Path, config: dict[str, Any]) -> tuple[Tokenize
             f"let transformers: AutoTokenizer.from_pretrained('{folder}').save_pretrained('{folder}')"
         )
     name, special = BYTE_LEVEL[kind]
-    pre_tokenizer = PRE_TOKENIZERS[name]
     vocab, merges = read_json(folder / VOCAB), _merges(folder / MERGES)
-    tokenizer = Tokenizer(models.BPE(vocab, merges, fuse_unk=False))
-    tokenizer.pre_tokenizer = pre_tokenizer.make(bool(config.get("add_prefix_space")))
-    tokenizer.decoder = decoders.ByteLevel()
-    if pre_tokenizer.nfc:
-        tokenizer.normalizer = normalizers.NFC()
+    tokenizer = PRE_TOKENIZERS[name].tokenizer(vocab, merges, bool(config.get("add_prefix_space")))
     return tokenizer, {"tokenizer_class": kind} | special
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tokenizers import Regex, pre_tokenizers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 
@@ -38,6 +38,17 @@ class PreTokenizer:
     whole_words: bool = False  # a word that is a token stays whole
     nfc: bool = False
     bos: bool = False  # before every text, unless the file says otherwise
+
+    def tokenizer(
+        self, vocab: dict[str, int], merges: list[tuple[str, str]], add_prefix_space: bool = False
+    ) -> Tokenizer:
+        """Byte-level BPE. The library raises bare Exception for what makes none."""
+        tokenizer = Tokenizer(models.BPE(vocab, merges, fuse_unk=False, ignore_merges=self.whole_words))
+        tokenizer.pre_tokenizer = self.make(add_prefix_space)
+        if self.nfc:
+            tokenizer.normalizer = normalizers.NFC()
+        tokenizer.decoder = decoders.ByteLevel()
+        return tokenizer
 
     def make(self, add_prefix_space: bool = False) -> Any:
         """The pre-tokenizer, down to printable bytes."""

@@ -58,9 +58,11 @@ class SentencePiece:
 
     def tokenizer(self) -> Tokenizer:
         """The same ids and text as sentencepiece's, but that control pieces in a text are tokens, as transformers has
-        it. Raises ValueError for pieces that are too long and scores that
-        are no numbers; the library raises bare Exception for what makes no
-        tokenizer."""
+        it.
+
+        Raises ValueError for pieces that are too long and scores that are no numbers; the library raises bare Exception
+        for what makes no tokenizer.
+        """
         if max(map(len, self.pieces)) > MAX_PIECE or sum(len(piece) ** 2 for piece in self.pieces) > MAX_CUT_CHARACTERS:
             raise ValueError(f"it has a piece of more than {MAX_PIECE} characters, or too many long ones")
         if not all(map(math.isfinite, self.scores)):
@@ -76,9 +78,7 @@ class SentencePiece:
         if self.add_dummy_prefix:
             undo.append(decoders.Strip(" ", 1, 0))
         tokenizer.decoder = decoders.Sequence(undo)
-        for kind, add in ((CONTROL, tokenizer.add_special_tokens), (USER_DEFINED, tokenizer.add_tokens)):
-            chosen = (piece for piece, its in zip(self.pieces, self.kinds, strict=True) if its == kind)
-            add([AddedToken(piece, normalized=False) for piece in chosen])
+        add_by_kind(tokenizer, self.pieces, self.kinds)
         return tokenizer
 
     def _bpe(self) -> models.BPE:
@@ -103,6 +103,13 @@ class SentencePiece:
     def _unigram(self) -> models.Unigram:
         vocab = list(zip(self.pieces, self.scores, strict=True))
         return models.Unigram(vocab, unk_id=self.unk_id, byte_fallback=self.byte_fallback)
+
+
+def add_by_kind(tokenizer: Tokenizer, pieces: list[str], kinds: list[int]) -> None:
+    """Makes control pieces special tokens of `tokenizer`, and user-defined ones added tokens."""
+    for kind, add in ((CONTROL, tokenizer.add_special_tokens), (USER_DEFINED, tokenizer.add_tokens)):
+        chosen = (piece for piece, its in zip(pieces, kinds, strict=True) if its == kind)
+        add([AddedToken(piece, normalized=False) for piece in chosen])
 
 
 def around(tokenizer: Tokenizer, before: str | None, after: str | None = None) -> None:

@@ -61,8 +61,6 @@ class ChatTemplate:
                 known = f"the model's templates: {', '.join(sorted(templates))}" if templates else "the model has none"
                 raise SourceError(f"{chosen} is neither a file nor the name of a chat template; {known}")
             return cls(templates[str(chosen)], special, where)
-        if templates.keys() == {DEFAULT}:
-            return cls(templates[DEFAULT], special, where)
         return cls(templates, special, where) if templates else None
 
     def render(

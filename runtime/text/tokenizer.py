@@ -88,7 +88,7 @@ class Tokenizer:
             text.encode()
         except UnicodeEncodeError:
             raise RequestError("the text is not valid Unicode and cannot be encoded") from None
-        with _failing_as(RequestError, "the tokenizer cannot encode this text"):
+        with failing_as(RequestError, "the tokenizer cannot encode this text"):
             return list(self.rust.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
@@ -98,7 +98,7 @@ class Tokenizer:
         """
         if ids and not 0 <= min(ids) <= max(ids) < 1 << 32:
             raise RequestError("token ids must lie in 0 … 2^32 - 1")
-        with _failing_as(RequestError, "the tokenizer cannot decode these tokens"):
+        with failing_as(RequestError, "the tokenizer cannot decode these tokens"):
             return str(self.rust.decode(ids, skip_special_tokens=skip_special_tokens))
 
     def token_id(self, token: str) -> int | None:
@@ -108,20 +108,27 @@ class Tokenizer:
 
 
 @contextmanager
-def _failing_as(kind: type[PrecastError], sentence: str) -> Iterator[None]:
-    """The library raises bare Exception, and panics as a BaseException."""
+def failing_as(kind: type[PrecastError], sentence: str) -> Iterator[None]:
+    """Whatever `tokenizers` raises inside, as a `kind` that begins with `sentence`."""
     try:
         yield
+    except PrecastError:
+        raise
     except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        if not is_failure(error):
             raise
         raise kind(f"{sentence}: {error}") from None
+
+
+def is_failure(error: BaseException) -> bool:
+    """Whether an exception may be one of `tokenizers`, which raises bare Exception, and panics as a BaseException."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
 def _load(path: Path) -> RustTokenizer:
     data = read_small_file(path, SourceError, MAX_BYTES)
     refuse_before_loading(data, str(path))
-    with _failing_as(SourceError, f"{path} is not a tokenizer"):
+    with failing_as(SourceError, f"{path} is not a tokenizer"):
         rust = RustTokenizer.from_buffer(data)
     refuse_growth(rust, str(path))
     return rust

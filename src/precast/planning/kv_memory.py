@@ -9,6 +9,7 @@ from precast._native import runtime as native
 from precast.builder.engine_file import FORMAT
 from precast.errors import EngineError
 from precast.json_file import find_config_object, read_object
+from precast.runtime.calibration import powers_of_two
 from precast.runtime.kv_pools import num_pages, pages_of_sequence
 from precast.runtime.memory import available_memory
 
@@ -41,7 +42,6 @@ def kv_memory(engine: Path, limits: native.ModelLimits, kv_cache_memory: int | N
     """`kv_cache_memory`: bytes; None: what serving would take. Raises EngineError when there is no room for a page."""
     pages = num_pages(limits, kv_cache_memory, available_memory())
     page_bytes = [group.page_bytes for group in limits.groups]
-    lengths = [SHORTEST_LISTED << i for i in range(32) if SHORTEST_LISTED << i < limits.max_seq_len]
     return KvMemory(
         bytes_per_token=sum(page_bytes) / limits.page_tokens,
         formula=_formula(engine, limits),
@@ -49,7 +49,7 @@ def kv_memory(engine: Path, limits: native.ModelLimits, kv_cache_memory: int | N
         pool_bytes=sum(n * size for n, size in zip(pages, page_bytes, strict=True)),
         pool_pages=pages,
         max_batch_size=limits.max_batch_size,
-        sequences=[(n, _fitting(limits, pages, n)) for n in [*lengths, limits.max_seq_len]],
+        sequences=[(n, _fitting(limits, pages, n)) for n in powers_of_two(SHORTEST_LISTED, limits.max_seq_len)],
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy.typing as npt
 from precast._native import runtime as native
 from precast.planning.workload import Workload, refuse_unfit, to_native
 from precast.progress import Progress, silent
-from precast.runtime.calibration import StepCosts
+from precast.runtime.calibration import StepCosts, powers_of_two
 
 POLICIES = ("guaranteed_no_evict", "max_utilization")
 ATTAINED = 0.95
@@ -85,6 +86,10 @@ class Plan:
     workload: Workload
     targets: Targets
 
+    def __post_init__(self) -> None:
+        """Raises RequestError for a request that is too long for the engine."""
+        refuse_unfit(self.workload, self.limits.max_seq_len)
+
     def predict(self, options: dict[str, Any], time_scale: float = 1.0) -> Prediction:
         """Raises RequestError when a request can never run, EngineError for options that cannot."""
         result = self.simulate(options, time_scale)
@@ -117,9 +122,8 @@ class Plan:
         self, options: dict[str, Any], time_scale: float = 1.0, record_steps: bool = False
     ) -> native.Simulated:
         """As `predict`, whole."""
-        refuse_unfit(self.workload, self.limits.max_seq_len)
         return native.simulate(
-            to_native(self.workload, time_scale),
+            self._unscaled if time_scale == 1 else to_native(self.workload, time_scale),
             self.limits,
             self.costs.native(),
             num_pages=self.num_pages,
@@ -127,10 +131,14 @@ class Plan:
             **options,
         )
 
+    @cached_property
+    def _unscaled(self) -> native.Workload:
+        return to_native(self.workload)
+
     def candidates(self) -> Iterator[dict[str, Any]]:
         """Settings to try: powers of two within the engine's limits, and these."""
-        for batch in _powers(1, self.limits.max_batch_size):
-            for tokens in _powers(self.limits.page_tokens, self.limits.max_num_tokens):
+        for batch in powers_of_two(1, self.limits.max_batch_size):
+            for tokens in powers_of_two(self.limits.page_tokens, self.limits.max_num_tokens):
                 if tokens < batch + self.limits.page_tokens - 1 and tokens != self.limits.max_num_tokens:
                     continue
                 for policy in POLICIES:
@@ -174,7 +182,3 @@ def _rank(prediction: Prediction) -> tuple[float, float, float]:
         return float(f"{value:.3g}")
 
     return -rough(prediction.goodput), -rough(prediction.output_tokens_per_second), rough(prediction.ttft.p95)
-
-
-def _powers(least: int, most: int) -> list[int]:
-    return [n for n in (least << i for i in range(32)) if n < most] + [most]

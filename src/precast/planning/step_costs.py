@@ -42,8 +42,7 @@ def calibrate(
     stored = stored_costs(engine)
     threads = num_threads or native.available_cpus()
     if recalibrate:
-        measured = calibration.measure(native.Engine(engine, threads).backend, progress)
-        costs = calibration.fit(measured, cpu_model(), threads)
+        measured, costs = _measured(engine, threads, progress)
         error = None if stored is None else float(np.median(measured.errors(stored.native())))
         return Calibration(costs, True, error)
     if stored is None:
@@ -57,9 +56,7 @@ def calibrate(
 
 def add_costs(engine: Path, progress: Progress = silent) -> StepCosts:
     """Measures the step costs of a fresh engine folder and stores them in it. Raises EngineError."""
-    threads = native.available_cpus()
-    measured = calibration.measure(native.Engine(engine, threads).backend, progress)
-    costs = calibration.fit(measured, cpu_model(), threads)
+    _, costs = _measured(engine, native.available_cpus(), progress)
     data = costs.to_bytes()
     writer = EngineWriter.extend(engine / "rank0.engine", [(calibration.SECTION, calibration.TAG, len(data))])
     try:
@@ -69,3 +66,8 @@ def add_costs(engine: Path, progress: Progress = silent) -> StepCosts:
         writer.abort()
         raise
     return costs
+
+
+def _measured(engine: Path, threads: int, progress: Progress) -> tuple[calibration.Measured, StepCosts]:
+    measured = calibration.measure(native.Engine(engine, threads).backend, progress)
+    return measured, calibration.fit(measured, cpu_model(), threads)

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,18 +21,6 @@ MAX_FILE_BYTES = 256 << 20
 MAX_REQUESTS = 100_000
 MAX_TOKENS = 1 << 24
 """Of a prompt or an answer; engines take far fewer."""
-
-FIELDS = {
-    "arrival",
-    "prompt_tokens",
-    "prompt_token_ids",
-    "output_tokens",
-    "max_tokens",
-    "shared_prefix_tokens",
-    "prefix",
-    "priority",
-    "cache_salt",
-}
 
 
 @dataclass(frozen=True)
@@ -52,6 +40,9 @@ class WorkloadRequest:
     priority: int = 0
     cache_salt: str | None = None
 
+
+FIELDS = {field.name for field in fields(WorkloadRequest)}
+"""Of a line of a file too."""
 
 Workload = list[WorkloadRequest]
 """By arrival."""
@@ -239,7 +230,7 @@ def _prefix(text: str) -> tuple[float, int]:
 
 
 def refuse_unfit(workload: Workload, max_seq_len: int) -> None:
-    """Raises RequestError for a request that is too long for an engine."""
+    """Raises RequestError for a request that is too long for an engine: before its tokens are made."""
     for number, request in enumerate(workload, 1):
         tokens = request.prompt_tokens + max(request.output_tokens, request.max_tokens)
         if tokens > max_seq_len:
