@@ -11,11 +11,11 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from precast._native import runtime as native
-from precast.errors import EngineError, RequestError
+from precast.errors import RequestError
 from precast.runtime.base_llm import BaseLLM
 from precast.runtime.options import RuntimeOptions
 from precast.runtime.output import RequestOutput
-from precast.runtime.prompts import as_list, named, options_for, params_for
+from precast.runtime.prompts import as_list, errors_of_prompt, with_their_own
 from precast.runtime.request_options import RequestOptions
 from precast.runtime.sampling import SamplingParams
 from precast.runtime.session import Message, Prompt
@@ -48,27 +48,21 @@ class AsyncLLM(BaseLLM):
     ) -> list[RequestOutput]:
         """As `LLM.generate`."""
         items = as_list(prompts)
-        every = params_for(items, params)
         prepared = []
-        for index, (prompt, own, wishes) in enumerate(zip(items, every, options_for(items, options), strict=True)):
-            try:
-                prepared.append((await self._prompt_ids(prompt), self._session.resolved(own), wishes))
-            except RequestError as error:
-                raise named(error, index, len(items)) from None
+        for index, (prompt, own, wanted) in enumerate(with_their_own(items, params, options)):
+            with errors_of_prompt(index, len(items)):
+                prepared.append((await self._prompt_ids(prompt), self._session.resolved(own), wanted))
         requests: list[_Request] = []
         try:
-            for index, (ids, own, wishes) in enumerate(prepared):
-                try:
-                    requests.append(self._submit(ids, own, False, wishes))
-                except RequestError as error:
-                    raise named(error, index, len(items)) from None
+            for index, (ids, sampling, wanted) in enumerate(prepared):
+                with errors_of_prompt(index, len(items)):
+                    requests.append(self._submit(ids, sampling, False, wanted))
             outputs = [await request.next() for request in requests]
         finally:
             for request in requests:
                 request.cancel()
         for output in outputs:
-            if output.error is not None and isinstance(self._session.failure(output), EngineError):
-                raise self._session.failure(output)
+            self._raise_if_engine_failed(output)
         return outputs
 
     async def chat(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from precast._native import runtime as native
+from precast.errors import EngineError
 from precast.runtime.options import RuntimeOptions
 from precast.runtime.output import RequestOutput
 from precast.runtime.sampling import SamplingParams
@@ -62,6 +63,12 @@ class BaseLLM:
     def encode(self, prompt: Prompt) -> list[int]:
         """The token ids that a prompt would run. Raises RequestError."""
         return self._session.prompt_ids(prompt)
+
+    def _raise_if_engine_failed(self, output: RequestOutput) -> None:
+        """A request's own error is left to who reads the output."""
+        failure = None if output.error is None else self._session.failure(output)
+        if isinstance(failure, EngineError):
+            raise failure
 
     def _checked(self, output: RequestOutput) -> RequestOutput:
         if output.error is not None:

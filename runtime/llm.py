@@ -14,12 +14,12 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from precast._native import runtime as native
-from precast.errors import EngineError, RequestError
+from precast.errors import EngineError
 from precast.progress import Progress, silent
 from precast.runtime.base_llm import BaseLLM
 from precast.runtime.options import RuntimeOptions
 from precast.runtime.output import RequestOutput
-from precast.runtime.prompts import as_list, named, options_for, params_for
+from precast.runtime.prompts import as_list, errors_of_prompt, with_their_own
 from precast.runtime.request_options import RequestOptions
 from precast.runtime.sampling import SamplingParams
 from precast.runtime.session import Message, Prompt, Session
@@ -78,13 +78,10 @@ class LLM(BaseLLM):
         params: SamplingParams | Sequence[SamplingParams] | None,
         options: RequestOptions | Sequence[RequestOptions] | None,
     ) -> Generator[RequestOutput, None, None]:
-        every = params_for(prompts, params)
         prepared = []
-        for index, (prompt, own, wishes) in enumerate(zip(prompts, every, options_for(prompts, options), strict=True)):
-            try:
-                prepared.append((self._session.prompt_ids(prompt), self._session.resolved(own), wishes))
-            except RequestError as error:
-                raise named(error, index, len(prompts)) from None
+        for index, (prompt, own, wanted) in enumerate(with_their_own(prompts, params, options)):
+            with errors_of_prompt(index, len(prompts)):
+                prepared.append((self._session.prompt_ids(prompt), self._session.resolved(own), wanted))
         return self._run_all(prepared)
 
     def _run_all(
@@ -93,14 +90,11 @@ class LLM(BaseLLM):
         pending: list[_Pending] = []
         try:
             for index, (ids, params, options) in enumerate(prepared):
-                try:
+                with errors_of_prompt(index, len(prepared)):
                     pending.append(self._router.submit(self._session, ids, params, False, options))
-                except RequestError as error:
-                    raise named(error, index, len(prepared)) from None
             for request in pending:
                 output = request.next()
-                if output.error is not None and isinstance(self._session.failure(output), EngineError):
-                    raise self._session.failure(output)
+                self._raise_if_engine_failed(output)
                 yield output
         finally:
             for request in pending:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from precast.errors import RequestError
@@ -20,32 +21,31 @@ def as_list(prompts: Any) -> list[Any]:
     return list(prompts)
 
 
-def params_for(
-    prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
-) -> Sequence[SamplingParams | None]:
-    """The parameters of each prompt. Raises RequestError when their numbers differ."""
-    if params is None or isinstance(params, SamplingParams):
-        return [params] * len(prompts)
-    if len(params) != len(prompts):
-        raise RequestError(
-            f"there are {len(prompts)} prompts and {len(params)} params; give one for each, or one for all"
-        )
-    return params
+def with_their_own(
+    prompts: Sequence[Prompt],
+    params: SamplingParams | Sequence[SamplingParams] | None,
+    options: RequestOptions | Sequence[RequestOptions] | None,
+) -> list[tuple[Prompt, SamplingParams | None, RequestOptions]]:
+    """(prompt, parameters, options) of each prompt; either of these is given for all, or one for each.
+
+    Raises RequestError when their numbers differ.
+    """
+    every = _each(params, len(prompts), "params"), _each(options, len(prompts), "options")
+    return [(prompt, own, wanted or RequestOptions()) for prompt, own, wanted in zip(prompts, *every, strict=True)]
 
 
-def options_for(
-    prompts: Sequence[Prompt], options: RequestOptions | Sequence[RequestOptions] | None
-) -> Sequence[RequestOptions]:
-    """The options of each prompt. Raises RequestError when their numbers differ."""
-    if options is None or isinstance(options, RequestOptions):
-        return [options or RequestOptions()] * len(prompts)
-    if len(options) != len(prompts):
-        raise RequestError(
-            f"there are {len(prompts)} prompts and {len(options)} options; give one for each, or one for all"
-        )
-    return options
+def _each(given: Any, count: int, what: str) -> Sequence[Any]:
+    if given is None or isinstance(given, SamplingParams | RequestOptions):
+        return [given] * count
+    if len(given) != count:
+        raise RequestError(f"there are {count} prompts and {len(given)} {what}; give one for each, or one for all")
+    return list(given)
 
 
-def named(error: RequestError, index: int, count: int) -> RequestError:
-    """The error with the number of its prompt, when there are several."""
-    return error if count == 1 else RequestError(f"prompt {index}: {error}")
+@contextmanager
+def errors_of_prompt(index: int, count: int) -> Iterator[None]:
+    """Puts the number of their prompt into RequestErrors, when there are several."""
+    try:
+        yield
+    except RequestError as error:
+        raise error if count == 1 else type(error)(f"prompt {index}: {error}") from None
