@@ -61,6 +61,7 @@ GGUFS: dict[str, Hostile] = {
     "GGUF with a text of a gigabyte": Hostile(gguf(0, 1, struct.pack("<Q", GIB), 2 * GIB), "a string of"),
     "GGUF with 2^60 numbers": Hostile(gguf(0, 1, array(12, 1 << 60)), "behind the end"),
     "GGUF with a billion numbers": Hostile(gguf(0, 1, array(0, GIB), 2 * GIB), "hold more than"),
+    "GGUF with millions of arrays": Hostile(gguf(0, 1, array(9, 1 << 25), GIB), "hold more than"),
     "GGUF with empty texts": Hostile(gguf(0, 1, array(8, 1 << 28), 1 << 32), "hold more than"),
     "GGUF of arrays of arrays": Hostile(
         gguf(0, 1, text("x") + struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 40), "unknown type"

@@ -7,7 +7,21 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from tests.hostile.changes import DEEP, JSON_TEXTS, Change, Hostile, bomb, both, file, keys, late, link, pipe, sparse
+from tests.hostile.changes import (
+    DEEP,
+    GIB,
+    JSON_TEXTS,
+    Change,
+    Hostile,
+    bomb,
+    both,
+    file,
+    keys,
+    late,
+    link,
+    pipe,
+    sparse,
+)
 
 
 def header(text: str | bytes, length: int | None = None, body: bytes = bytes(64)) -> Change:
@@ -37,6 +51,13 @@ def index(weight_map: Any) -> Change:
 HEADERS: dict[str, Hostile] = {
     "header of 2^60 bytes": Hostile(header("{}", 1 << 60), "its header says"),
     "header behind the end": Hostile(header("{}", 1000), "its header says"),
+    "header of a hundred megabytes of nothing": Hostile(
+        both(
+            file("model.safetensors", struct.pack("<Q", 90 << 20)),
+            sparse("model.safetensors", 100 << 20),
+        ),
+        "has a header of",
+    ),
     "no bytes": Hostile(file("model.safetensors", b""), "too few"),
     "header that is cut": Hostile(header('{"a":'), "damaged safetensors header"),
     "header of a list": Hostile(header("[]"), "not a JSON object"),
@@ -150,7 +171,9 @@ def side_files() -> dict[str, Hostile]:
             found[f"{name}: {kind}"] = Hostile(file(name, data), "git lfs pull" if lfs else says)
     for name in SIDE_FILES:
         found[f"{name} that is a pipe"] = Hostile(pipe(name), "not a regular file")
+        found[f"{name} that is a device"] = Hostile(link(name, "/dev/zero"), "not a regular file")
         found[f"{name} of 60 megabytes"] = Hostile(file(name, bomb), "larger than")
+    found["tokenizer.json of a gigabyte of nothing"] = Hostile(sparse("tokenizer.json", GIB), "larger than")
     found["tokenizer.json of 60 megabytes"] = Hostile(file("tokenizer.json", bomb), "values: not a tokenizer")
     return found
 

@@ -11,7 +11,7 @@ import pytest
 
 from precast import LLM, AsyncLLM, RequestOptions, SamplingParams
 from precast._native import runtime
-from precast.errors import EngineError, RequestError
+from precast.errors import EngineError, QueueFullError, RequestError
 from tests.steps import make_engine
 from tests.tiny import random_tokens, tiny_llama
 
@@ -76,6 +76,13 @@ def test_streams_chats_and_asyncio_take_options(engine: Path) -> None:
         assert [out.usage.cached_tokens for out in last] == [0, len(PROMPT) - 1]
         with pytest.raises(RequestError, match="2 prompts and 1 options"):
             llm.generate([PROMPT, PROMPT], SAMPLING, options=[RequestOptions()])
+
+
+def test_a_full_queue_is_told_of_the_prompt_that_met_it(engine: Path) -> None:
+    with LLM(engine, max_queued_requests=1) as llm:
+        llm.pause()
+        with pytest.raises(QueueFullError, match="prompt 1: the queue is full"):
+            llm.generate([PROMPT, PROMPT], SAMPLING)
 
 
 def test_without_prefix_caching_everything_is_computed_and_nothing_stays(engine: Path) -> None:
