@@ -17,7 +17,8 @@ void bind_linear_kernels(nanobind::module_& m);       // linear, quantize, gathe
 void bind_attention_kernels(nanobind::module_& m);    // norms, rope, kv_append, paged_attention
 void bind_sampling_kernels(nanobind::module_& m);     // scans of a vocabulary
 void bind_engine(nanobind::module_& m);               // engine files and the CPU backend
-void bind_executor(nanobind::module_& m);             // requests, scheduler, sampling, text out
+void bind_sampling(nanobind::module_& m);             // sampling parameters, sampler, text out
+void bind_executor(nanobind::module_& m);             // requests, scheduler, outputs; after bind_sampling
 void bind_simulator(nanobind::module_& m);            // step costs, and the scheduler in virtual time
 
 // Throw EngineError for a name that does not exist, or another number of pools than of layer groups.

@@ -12,7 +12,9 @@ NB_MODULE(_native, m) {
   precast::bind_elementwise_kernels(kernels);
   precast::bind_sampling_kernels(kernels);
   nanobind::module_ runtime = m.def_submodule("runtime", "Engines, requests and the loop");
-  precast::bind_executor(runtime);  // first: engines give out the backends and vocabularies that it declares
+  // In this order: an executor takes the parameters, and engines give out the backends, that are declared before.
+  precast::bind_sampling(runtime);
+  precast::bind_executor(runtime);
   precast::bind_engine(runtime);
   precast::bind_simulator(runtime);
 }
