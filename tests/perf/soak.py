@@ -25,7 +25,7 @@ from itertools import islice
 from pathlib import Path
 
 from precast import LLM, AsyncLLM, SamplingParams
-from precast.runtime.base_llm import RuntimeOptions
+from precast.runtime.options import RuntimeOptions
 from precast.runtime.output import RequestOutput
 from precast.runtime.request_options import RequestOptions
 
