@@ -68,7 +68,8 @@ def latency(
     """Measure prefill over prompt lengths, and decode over batch sizes and contexts, of ENGINE alone.
 
     Prompts are random tokens. Times to first token run from the submission; decode steps from the end of one to the
-    end of the next, with all that lies between. Medians over all rounds.
+    end of the next, with all that lies between. Medians over all rounds. "of the limit": how long reading the weights
+    and the K/V, or computing the products, must take on this machine, whichever is longer, as a share of the time.
 
     \b
     Examples:
@@ -89,18 +90,25 @@ def latency(
         click.echo(json.dumps(_machine() | found.to_json(), indent=2))
         return
     _print_machine(found.num_threads)
-    table(
-        ["prefill: tokens", "TTFT", "tokens/s"],
-        [[f"{p.prompt_tokens:,}", milliseconds(p.median), f"{p.tokens_per_second:,.1f}"] for p in found.prefill],
+    limits = found.limits
+    click.echo(
+        f"limits: reads {limits.read_bytes / 1e9:.1f} GB/s; computes {limits.i8_ops / 1e9:,.0f} GOPS of int8, "
+        f"{limits.bf16_ops / 1e9:,.0f} of bf16, {limits.f32_ops / 1e9:,.0f} of f32"
     )
     click.echo()
     table(
-        ["decode: sequences", "context", "ITL", "tokens/s"],
-        [
-            [str(d.batch_size), f"{d.context:,}", milliseconds(d.median), f"{d.tokens_per_second:,.1f}"]
-            for d in found.decode
-        ],
+        ["prefill: tokens", "TTFT", "tokens/s", "of the limit"],
+        [[f"{p.prompt_tokens:,}", *_rates(p.median, p.tokens_per_second, p.bound)] for p in found.prefill],
     )
+    click.echo()
+    table(
+        ["decode: sequences", "context", "ITL", "tokens/s", "of the limit"],
+        [[str(d.batch_size), f"{d.context:,}", *_rates(d.median, d.tokens_per_second, d.bound)] for d in found.decode],
+    )
+
+
+def _rates(seconds: float, tokens_per_second: float, bound: float | None) -> list[str]:
+    return [milliseconds(seconds), f"{tokens_per_second:,.1f}", "?" if bound is None else f"{bound / seconds:.0%}"]
 
 
 @command.command("throughput")

@@ -106,6 +106,13 @@ inline constexpr int64_t attention_partial_floats(int head_size) { return head_s
 struct KernelTable {
   const char* isa;
 
+  // The limits of a thread: `rounds` of multiplications on registers alone, as the linears make them; → operations, two
+  // a product. And nothing but reading.
+  int64_t (*peak_i8)(int64_t rounds);
+  int64_t (*peak_bf16)(int64_t rounds);
+  int64_t (*peak_f32)(int64_t rounds);
+  void (*read_bytes)(const void* data, int64_t bytes);
+
   // --- linear. How to split the work: cut the panels into blocks of about 128 KiB of weights (an even number of
   // panels; bf16 and f32: 8 to 32 panels, because each call packs its activations), and let a thread take a block and
   // run all row tiles over it: the weights come from memory once and from the L2 cache for all other tiles. Split the

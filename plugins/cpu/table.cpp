@@ -3,6 +3,11 @@
 
 namespace precast::PRECAST_LEVEL {
 
+// plugins/cpu/limits.cpp
+int64_t peak_i8(int64_t rounds);
+int64_t peak_bf16(int64_t rounds);
+int64_t peak_f32(int64_t rounds);
+void read_bytes(const void* data, int64_t bytes);
 // plugins/quantize/cpu
 void quantize_tile(const float* x, int64_t ldx, int rows, int cols, int k, int group, const QuantizedTile& out);
 // plugins/linear/cpu
@@ -56,6 +61,10 @@ int vocab_at_least(const float* x, int n, float threshold, int32_t* positions);
 extern const KernelTable kTable;
 const KernelTable kTable = {
     .isa = PRECAST_STRING(PRECAST_LEVEL),
+    .peak_i8 = peak_i8,
+    .peak_bf16 = peak_bf16,
+    .peak_f32 = peak_f32,
+    .read_bytes = read_bytes,
     .tile_rows_i8 = kTileRowsI8,
     .tile_rows_float = kTileRowsFloat,
     .quantize_tile = quantize_tile,

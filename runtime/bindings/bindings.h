@@ -19,6 +19,7 @@ void bind_sampling_kernels(nanobind::module_& m);     // scans of a vocabulary
 void bind_engine(nanobind::module_& m);               // engine files and the CPU backend
 void bind_sampling(nanobind::module_& m);             // sampling parameters, sampler, text out
 void bind_executor(nanobind::module_& m);             // requests, scheduler, outputs; after bind_sampling
+void bind_machine_limits(nanobind::module_& m);       // what this machine can do at most
 void bind_simulator(nanobind::module_& m);            // step costs, and the scheduler in virtual time
 
 // Throw EngineError for a name that does not exist, or another number of pools than of layer groups.

@@ -17,4 +17,5 @@ NB_MODULE(_native, m) {
   precast::bind_executor(runtime);
   precast::bind_engine(runtime);
   precast::bind_simulator(runtime);
+  precast::bind_machine_limits(runtime);
 }

@@ -2,7 +2,6 @@
 //   linear_bench [LEVEL] [THREADS] [KIND ...]      kinds: i8 (per token), i8g32, i8g64, i8g128, bf16, f32
 // The shapes are those of a 1-B Llama. One row prints the weight's GB/s, several rows print GOPS (2 operations a
 // product) and tokens/s of all its layers; each linear runs over copies of its weight that together exceed the caches.
-#include <immintrin.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 
 #include "plugins/cpu/isa.h"
 #include "plugins/cpu/kernels.h"
+#include "runtime/core/machine_limits.h"
 
 namespace {
 
@@ -64,49 +64,6 @@ double median_seconds(int repeats, const Work& work) {
   }
   std::nth_element(seconds.begin(), seconds.begin() + repeats / 2, seconds.end());
   return seconds[static_cast<size_t>(repeats) / 2];
-}
-
-__attribute__((target("avx2"))) void read_all(const char* p, size_t bytes) {
-  __m256i sum = _mm256_setzero_si256();
-  for (size_t i = 0; i < bytes; i += 128) {
-    for (size_t j = 0; j < 128; j += 32) {
-      sum = _mm256_xor_si256(sum, _mm256_load_si256(reinterpret_cast<const __m256i*>(p + i + j)));
-    }
-    _mm_prefetch(p + i + 2048, _MM_HINT_T0);
-    _mm_prefetch(p + i + 2112, _MM_HINT_T0);
-  }
-  asm volatile("" ::"x"(sum));
-}
-
-double read_gb_per_second(int threads) {
-  constexpr size_t kChunk = size_t{1} << 20, kChunks = 256;
-  const Pages memory(kChunk * kChunks);
-  std::memset(memory.data, 1, memory.size);
-  const double s = median_seconds(5, [&] {
-    in_parallel(threads, kChunks,
-                [&](int i) { read_all(static_cast<const char*>(memory.data) + size_t(i) * kChunk, kChunk); });
-  });
-  return static_cast<double>(memory.size) / s / 1e9;
-}
-
-__attribute__((target("avx2,fma"))) void multiply_add(int count) {
-  __m256 a[10];
-  for (int i = 0; i < 10; ++i) a[i] = _mm256_set1_ps(static_cast<float>(i));
-  const __m256 x = _mm256_set1_ps(1e-3f);
-  for (int n = 0; n < count; ++n) {
-#pragma GCC unroll 10
-    for (int i = 0; i < 10; ++i) {
-      a[i] = _mm256_fmadd_ps(a[i], x, x);
-      asm volatile("" : "+x"(a[i]));
-    }
-  }
-}
-
-// The peak of 256-bit FMAs in registers.
-double fma_gflops(int threads) {
-  constexpr int kCount = 4'000'000;
-  const double s = median_seconds(3, [&] { in_parallel(threads, threads, [&](int) { multiply_add(kCount); }); });
-  return 2.0 * 8 * 10 * kCount * threads / s / 1e9;
 }
 
 struct Kind {
@@ -210,8 +167,10 @@ int main(int argc, char** argv) {
   const char* block_kib = std::getenv("BLOCK_KIB");
   const size_t block_bytes = static_cast<size_t>(block_kib != nullptr ? std::atoi(block_kib) : 128) << 10;
   const KernelTable& table = precast::kernel_table(level);
-  std::printf("%s, %d threads: reads %.1f GB/s, 256-bit FMA %.0f GFLOPS\n", level.c_str(), threads,
-              read_gb_per_second(threads), fma_gflops(threads));
+  precast::ThreadPool pool(threads);
+  const precast::MachineLimits limits = precast::measure_machine_limits(table, pool);
+  std::printf("%s, %d threads: reads %.1f GB/s; %.0f GOPS of int8, %.0f of bf16, %.0f of f32\n", level.c_str(), threads,
+              limits.read_bytes / 1e9, limits.i8_ops / 1e9, limits.bf16_ops / 1e9, limits.f32_ops / 1e9);
   for (const Kind& kind : kKinds) {
     const bool wanted =
         argc <= 3 || std::any_of(argv + 3, argv + argc, [&](const char* a) { return std::strcmp(a, kind.name) == 0; });

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from precast.benchmark.bound import Limits, StepWork
 from precast.benchmark.subject import Subject
 from precast.errors import PrecastError
 from precast.progress import Progress, silent
@@ -29,6 +30,8 @@ class Prefill:
     prompt_tokens: int
     seconds: list[float] = field(default_factory=list)
     """Of each round."""
+    bound: float | None = None
+    """Seconds that it must take on this machine (`bound.py`); None: not known."""
 
     @property
     def median(self) -> float:
@@ -49,6 +52,8 @@ class Decode:
     """Tokens that each sequence has before the first of these steps."""
     seconds: list[float] = field(default_factory=list)
     """Of each step."""
+    bound: float | None = None
+    """Seconds that such a step must take on this machine."""
 
     @property
     def median(self) -> float:
@@ -66,6 +71,8 @@ class Latency:
     """What was measured, and with how many threads."""
 
     num_threads: int
+    limits: Limits
+    """The machine's, measured in the same run."""
     prefill: list[Prefill]
     decode: list[Decode]
 
@@ -73,12 +80,14 @@ class Latency:
         """Plain values: medians and rates, with all that they are medians of."""
         return {
             "num_threads": self.num_threads,
+            "limits_per_second": asdict(self.limits),
             "prefill": [
                 {
                     "prompt_tokens": p.prompt_tokens,
                     "ttft": p.median,
                     "tokens_per_second": p.tokens_per_second,
                     "seconds": p.seconds,
+                    "bound": p.bound,
                 }
                 for p in self.prefill
             ],
@@ -89,6 +98,7 @@ class Latency:
                     "itl": d.median,
                     "tokens_per_second": d.tokens_per_second,
                     "seconds": d.seconds,
+                    "bound": d.bound,
                 }
                 for d in self.decode
             ],
@@ -115,8 +125,10 @@ def measure(
         ]
         # Computed once: later rounds find them in the prefix cache.
         prompts = [[subject.tokens(d.context) for _ in range(d.batch_size)] for d in decode]
+        limits = Limits()
         done, total = 0, (len(prefill) + len(decode)) * rounds
         for _ in range(rounds):
+            limits = limits.or_higher(subject.num_threads)
             for p in prefill:
                 progress("measure", done, total)
                 (output,) = subject.run([subject.tokens(p.prompt_tokens)], 1)
@@ -127,7 +139,23 @@ def measure(
                 d.seconds.extend(decode_steps(subject, batch))
                 done += 1
         progress("measure", total, total)
-        return Latency(subject.num_threads, prefill, decode)
+        work = StepWork(engine)
+        if work.is_known:
+            prefill = [
+                replace(p, bound=_prefill_bound(work, limits, p, subject.limits.max_num_tokens)) for p in prefill
+            ]
+            decode = [replace(d, bound=_decode_bound(work, limits, d)) for d in decode]
+        return Latency(subject.num_threads, limits, prefill, decode)
+
+
+def _prefill_bound(work: StepWork, limits: Limits, prefill: Prefill, step_tokens: int) -> float:
+    steps = range(0, prefill.prompt_tokens, step_tokens)
+    rows = [min(step_tokens, prefill.prompt_tokens - before) for before in steps]
+    return sum(work.of([(n, before)]).seconds(limits) for n, before in zip(rows, steps, strict=True))
+
+
+def _decode_bound(work: StepWork, limits: Limits, decode: Decode) -> float:
+    return work.of([(1, decode.context + DECODE_STEPS // 2)] * decode.batch_size).seconds(limits)
 
 
 def decode_steps(subject: Subject, prompts: list[list[int]]) -> list[float]:

@@ -1,0 +1,79 @@
+// What this level's arithmetic can do at most on a CPU: the multiplications of the linears on registers, and reading.
+// The loops do nothing else, so that what they reach is the machine's limit and not theirs.
+#include "plugins/linear/cpu/dot_float.h"
+
+namespace precast::PRECAST_LEVEL {
+
+namespace {
+
+constexpr int kChains = 10;  // independent sums: two pipes of up to five cycles; and 16 registers hold them
+
+#if defined(PRECAST_ISA_AVX512)
+constexpr int64_t kI8Products = 64;
+
+__attribute__((always_inline)) inline void multiply_i8(__m512i& sum, __m512i w, __m512i x) {
+#if defined(PRECAST_EMULATE_AVX512)
+  sum = emulated::dot_bytes(sum, w, x);
+#else
+  asm volatile("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(w), "v"(x));
+#endif
+}
+using I8 = __m512i;
+inline I8 i8_zero() { return _mm512_setzero_si512(); }
+#else
+constexpr int64_t kI8Products = 32;
+
+__attribute__((always_inline)) inline void multiply_i8(__m256i& sum, __m256i w, __m256i x) {
+  __m256i t;
+  asm volatile(
+      "vpmaddubsw %3, %2, %1\n\t"
+      "vpmaddwd %2, %1, %1\n\t"
+      "vpaddd %1, %0, %0"
+      : "+x"(sum), "=&x"(t)
+      : "x"(w), "x"(x));
+}
+using I8 = __m256i;
+inline I8 i8_zero() { return _mm256_setzero_si256(); }
+#endif
+
+template <typename Multiply, typename Vector>
+void repeat(int64_t rounds, Vector zero, const Multiply& multiply) {
+  Vector sums[kChains];
+  for (Vector& sum : sums) sum = zero;
+  for (int64_t n = 0; n < rounds; ++n) {
+#pragma GCC unroll 10
+    for (int i = 0; i < kChains; ++i) multiply(sums[i], zero);
+  }
+  for (const Vector& sum : sums) asm volatile("" ::"m"(sum));
+}
+
+}  // namespace
+
+int64_t peak_i8(int64_t rounds) {
+  repeat(rounds, i8_zero(), [](I8& sum, I8 x) { multiply_i8(sum, x, x); });
+  return 2 * kI8Products * kChains * rounds;
+}
+
+int64_t peak_f32(int64_t rounds) {
+  repeat(rounds, zero(), [](F32& sum, F32 x) { Float32::multiply_add(sum, x, x); });
+  return 2 * int64_t{kLanes} * kChains * rounds;
+}
+
+int64_t peak_bf16(int64_t rounds) {
+  repeat(rounds, zero(), [](F32& sum, F32 x) { Bf16::multiply_add(sum, x, x); });
+  return 2 * int64_t{kLanes} * (Bf16::kStep / Bf16::kPasses) * kChains * rounds;
+}
+
+void read_bytes(const void* data, int64_t bytes) {
+  constexpr int64_t kLine = 64, kAhead = 2048;  // as the linears fetch
+  const auto* p = static_cast<const char*>(data);
+  __m256i seen = _mm256_setzero_si256();
+  for (const char* end = p + bytes; p < end; p += kLine) {
+    seen = _mm256_or_si256(seen, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    seen = _mm256_or_si256(seen, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32)));
+    _mm_prefetch(p + kAhead, _MM_HINT_T0);
+  }
+  asm volatile("" ::"x"(seen));
+}
+
+}  // namespace precast::PRECAST_LEVEL
