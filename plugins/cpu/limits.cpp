@@ -36,31 +36,48 @@ using I8 = __m256i;
 inline I8 i8_zero() { return _mm256_setzero_si256(); }
 #endif
 
-template <typename Multiply, typename Vector>
-void repeat(int64_t rounds, Vector zero, const Multiply& multiply) {
-  Vector sums[kChains];
-  for (Vector& sum : sums) sum = zero;
+struct Int8 {
+  using Vector = I8;
+  static Vector zero() { return i8_zero(); }
+  static void multiply_add(Vector& sum, Vector x) { multiply_i8(sum, x, x); }
+};
+
+template <typename Weight>
+struct Float {
+  using Vector = F32;
+  static Vector zero() { return PRECAST_LEVEL::zero(); }
+  static void multiply_add(Vector& sum, Vector x) { Weight::multiply_add(sum, x, x); }
+};
+
+// Loops are unrolled and nothing takes the address of a sum, so that GCC 12 keeps all of them in registers.
+template <typename Kind>
+void repeat(int64_t rounds) {
+  const typename Kind::Vector x = Kind::zero();
+  typename Kind::Vector sums[kChains];
+#pragma GCC unroll 10
+  for (int i = 0; i < kChains; ++i) sums[i] = x;
   for (int64_t n = 0; n < rounds; ++n) {
 #pragma GCC unroll 10
-    for (int i = 0; i < kChains; ++i) multiply(sums[i], zero);
+    for (int i = 0; i < kChains; ++i) Kind::multiply_add(sums[i], x);
   }
-  for (const Vector& sum : sums) asm volatile("" ::"m"(sum));
+#pragma GCC unroll 10
+  for (int i = 0; i < kChains; ++i) asm volatile("" ::"v"(sums[i]));
 }
 
 }  // namespace
 
 int64_t peak_i8(int64_t rounds) {
-  repeat(rounds, i8_zero(), [](I8& sum, I8 x) { multiply_i8(sum, x, x); });
+  repeat<Int8>(rounds);
   return 2 * kI8Products * kChains * rounds;
 }
 
 int64_t peak_f32(int64_t rounds) {
-  repeat(rounds, zero(), [](F32& sum, F32 x) { Float32::multiply_add(sum, x, x); });
+  repeat<Float<Float32>>(rounds);
   return 2 * int64_t{kLanes} * kChains * rounds;
 }
 
 int64_t peak_bf16(int64_t rounds) {
-  repeat(rounds, zero(), [](F32& sum, F32 x) { Bf16::multiply_add(sum, x, x); });
+  repeat<Float<Bf16>>(rounds);
   return 2 * int64_t{kLanes} * (Bf16::kStep / Bf16::kPasses) * kChains * rounds;
 }
 
