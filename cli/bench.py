@@ -50,7 +50,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @_engine
 @click.option("--prompt-tokens", type=Counts(), help="Prompts to prefill, e.g. 128,512,2048 (the default).")
 @click.option("--batch-size", "batch_sizes", type=Counts(), help="Sequences to decode, e.g. 1,4,16 (the default).")
-@click.option("--context", "contexts", type=Counts(), help="Tokens before each of them, e.g. 128,2048 (the default).")
+@click.option("--context", "contexts", type=Counts(), help="Tokens before each of them, e.g. 128,1024 (the default).")
 @click.option("--rounds", type=click.IntRange(1, 100), default=3, show_default=True, help="Interleaved rounds.")
 @_threads
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.svg", help="Draw it.")

@@ -63,6 +63,7 @@ void Outbox::put(std::vector<OutputDelta>& deltas) {
   if (deltas.empty()) return;
   const std::lock_guard lock(mutex_);
   try {
+    make_room(deltas_, deltas.size());
     for (OutputDelta& delta : deltas) put(delta);
   } catch (...) {
     deltas.clear();

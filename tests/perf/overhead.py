@@ -63,7 +63,7 @@ def consume_by_poll(session: Session, running: int, waiting: int, params: Sampli
         select.select([executor.fileno()], [], [])
         for delta in executor.poll():
             if delta.id in first and delta.text is not None:
-                held[delta.id].append(time.time())
+                held[delta.id] += [time.time()] * len(delta.token_ids)
                 if delta.finished:
                     first.remove(delta.id)
     for request in rest:
@@ -72,7 +72,11 @@ def consume_by_poll(session: Session, running: int, waiting: int, params: Sampli
 
 
 def consume_by_stream(llm: LLM, params: SamplingParams) -> Held:
-    return {0: [time.time() for output in llm.stream([10] * PROMPT, params) if output.text is not None]}
+    held: Held = defaultdict(list)
+    for output in llm.stream([10] * PROMPT, params):
+        if output.text is not None:
+            held[0] += [time.time()] * len(output.token_ids)
+    return held
 
 
 async def consume_by_tasks(llm: AsyncLLM, running: int, waiting: int, params: SamplingParams) -> Held:
@@ -81,7 +85,7 @@ async def consume_by_tasks(llm: AsyncLLM, running: int, waiting: int, params: Sa
     async def consume(token: int) -> None:
         async for output in llm.stream([token] * PROMPT, params):
             if output.text is not None:
-                held[token].append(time.time())
+                held[token] += [time.time()] * len(output.token_ids)
 
     llm.pause()
     first = [asyncio.create_task(consume(i + 10)) for i in range(running)]
