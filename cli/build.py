@@ -48,7 +48,7 @@ from precast.cli.options import progress_bars
     "chats",
     type=click.Path(path_type=Path),
     multiple=True,
-    help='The same for chats: a JSON file with their first messages, [{"role": "system", "content": …}].',
+    help='The same for chats: a JSON file with their first messages, [{"role": "system", "content": …}] (repeatable).',
 )
 def command(
     checkpoint: Path,

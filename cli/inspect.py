@@ -95,10 +95,14 @@ def _print(found: dict[str, Any], indent: str = "") -> None:
             click.echo(f"{indent}{one_line(key)}: {one_line(_text(key, value))}")
 
 
+def _item(value: Any) -> str:
+    return ", ".join(f"{key} {item}" for key, item in value.items()) if isinstance(value, dict) else str(value)
+
+
 def _text(key: str, value: Any) -> str:
     """A value for people; sizes also in MB."""
     if isinstance(value, list | tuple):
-        return ", ".join(map(str, value)) or "none"
+        return ", ".join(map(_item, value)) or "none"
     if value is None or value == {}:
         return "none"
     if isinstance(value, bool):

@@ -171,7 +171,9 @@ def sampling_options(command: F) -> F:
         click.option("--top-k", type=click.IntRange(0), help="Keep the K most likely tokens; 0: all."),
         click.option("--temperature", type=click.FloatRange(0), help="0: always the most likely token."),
         click.option(
-            "--max-tokens", type=click.IntRange(0), help="Most tokens of an answer. Default: to the model's limit."
+            "--max-tokens",
+            type=click.IntRange(0),
+            help="Most tokens of an answer. Default: as many as the engine has room for.",
         ),
         click.option("--no-generation-config", is_flag=True, help="Ignore the model's generation_config.json."),
     ):

@@ -85,9 +85,14 @@ def command(
     from precast.planning.prediction import Plan, Targets
     from precast.planning.step_costs import calibrate
     from precast.planning.workload import read_workload
+    from precast.runtime.options import check_limits
 
     requests = None if workload is None else read_workload(workload)
     limits = limits_of(engine)
+    if options:
+        check_limits(options, limits)
+        built = {"max_batch_size": limits.max_batch_size, "max_num_tokens": limits.max_num_tokens}
+        options = built | {"scheduler_policy": "guaranteed_no_evict"} | options
     memory = kv_memory(engine, limits, kv_cache_memory)
     found: dict[str, Any] = {"kv_cache": asdict(memory)}
     if requests is None and not recalibrate:
@@ -119,7 +124,11 @@ def command(
     _print_memory(memory)
     _print_calibration(calibration)
     if predictions:
-        _print_predictions(predictions, capacity, bool(options))
+        _print_predictions(predictions, bool(options))
+    if capacity is not None:
+        click.echo(f"capacity: {capacity:.3g} requests per second, of which 95% meet the targets")
+    elif requests is not None and (ttft or itl) and requests[-1].arrival > 0:
+        click.echo("capacity: none; at no rate of arrivals do 95% of the requests meet the targets")
     return 0
 
 
@@ -145,13 +154,13 @@ def _print_calibration(calibration: Calibration) -> None:
         click.echo(f"warning: {warning}", err=True)
 
 
-def _print_predictions(predictions: list[Prediction], capacity: float | None, fixed: bool) -> None:
+def _print_predictions(predictions: list[Prediction], fixed: bool) -> None:
     click.echo()
     click.echo("prediction" if fixed else "best settings first")
     rows = []
     names = ("max_batch_size", "max_num_tokens", "scheduler_policy")
     for p in predictions[:SHOWN_CANDIDATES]:
-        settings = [str(p.options.get(name, "default")) for name in names]
+        settings = [str(p.options[name]) for name in names]
         rates = [f"{p.output_tokens_per_second:,.1f}", f"{p.goodput:.3g}", f"{p.attainment:.0%}"]
         rows.append(
             settings
@@ -166,5 +175,3 @@ def _print_predictions(predictions: list[Prediction], capacity: float | None, fi
         f"{best.peak_kv_tokens:,} tokens in the KV cache ({best.peak_kv_bytes / 1e6:,.1f} MB); {best.cached_tokens:,} "
         f"prompt tokens found cached; {best.pauses} pauses"
     )
-    if capacity is not None:
-        click.echo(f"capacity: {capacity:.3g} requests per second, of which 95% meet the targets")

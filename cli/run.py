@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from precast.cli.options import (
     sampling_params,
     say_when_cut,
 )
-from precast.errors import PrecastError
+from precast.errors import PrecastError, RequestError
 
 
 @click.command("run")
@@ -80,7 +81,8 @@ def command(
         raise click.UsageError("--output-file would overwrite --input-file")
     if input_file is None and not as_json and (options["logprobs"], options["prompt_logprobs"]) != (None, None):
         raise click.UsageError("--logprobs and --prompt-logprobs need --json or --input-file")
-    prompts = [_text(prompt)] if input_file is None else _lines(input_file)
+    lines = {} if input_file is None else _lines(input_file)
+    prompts = [_text(prompt)] if input_file is None else list(lines.values())
     with load_llm(model, options) as llm:
         params = sampling_params(llm, options)
         if llm.has_chat_template and not raw:
@@ -89,7 +91,12 @@ def command(
             return _stream(llm, prompts[0], params, stats, options["max_tokens"])
         if input_file is None and not as_json:
             return _print_all(llm, prompts[0], params, stats)
-        return _answer_all(llm, prompts, params, stats, output_file)
+        try:
+            return _answer_all(llm, prompts, params, stats, output_file)
+        except RequestError as error:
+            if input_file is None or error.prompt_index is None:
+                raise
+            raise PrecastError(f"{_name(input_file)}, line {list(lines)[error.prompt_index]}: {error.reason}") from None
 
 
 def _stream(llm: Any, prompt: Any, params: Any, stats: bool, max_tokens: int | None) -> int:
@@ -119,7 +126,7 @@ def _print_all(llm: Any, prompt: Any, params: Any, stats: bool) -> int:
 
 def _answer_all(llm: Any, prompts: list[Any], params: Any, stats: bool, output_file: Path | None) -> int:
     """A JSON line for each prompt, in order, as soon as it and those before it are answered; 1 when one failed."""
-    failed = 0
+    failed, num_tokens, begin = 0, 0, time.monotonic()
     answers = llm.generate_each(prompts, params)
     first = next(answers)  # refuses prompts before a file of older answers is overwritten
     with click.open_file(str(output_file or "-"), "w", "utf-8") as out:
@@ -127,8 +134,13 @@ def _answer_all(llm: Any, prompts: list[Any], params: Any, stats: bool, output_f
             out.write(json.dumps(output.to_json(), ensure_ascii=False) + "\n")
             out.flush()
             failed += output.error is not None
+            num_tokens += output.usage.completion_tokens
             if stats:
                 click.echo(output.stats_line(), err=True)
+    if stats and len(prompts) > 1:
+        seconds = time.monotonic() - begin
+        told = f"{len(prompts)} prompts, {num_tokens} tokens in {seconds:.1f} s, {num_tokens / seconds:.1f} tokens/s"
+        click.echo(f"all: {told}", err=True)
     if failed:
         click.echo(f"error: {failed} of {len(prompts)} requests failed; their lines say why", err=True)
     return 1 if failed else 0
@@ -141,13 +153,18 @@ def _text(prompt: str | None) -> str:
     return text
 
 
-def _lines(path: Path) -> list[Any]:
-    """The prompts of a JSONL file (`-`: standard input): texts, lists of token ids, lists of messages.
+def _name(path: Path) -> str:
+    return "standard input" if str(path) == "-" else str(path)
+
+
+def _lines(path: Path) -> dict[int, Any]:
+    """Line number → prompt of a JSONL file (`-`: standard input): texts, lists of token ids, lists of messages.
 
     Lines end at line feeds alone: JSON texts may hold the other separators of Unicode as they are.
     """
-    prompts = []
-    data, where = (_standard_input(), "standard input") if str(path) == "-" else (path.read_bytes(), str(path))
+    prompts = {}
+    where = _name(path)
+    data = _standard_input() if str(path) == "-" else path.read_bytes()
     for number, line in enumerate(_decode(data, where).split("\n"), 1):
         if not line.strip():
             continue
@@ -155,12 +172,15 @@ def _lines(path: Path) -> list[Any]:
             value = json.loads(line)
         except (ValueError, RecursionError):
             value = None
-        if not isinstance(value, dict) or len(value) != 1 or not value.keys() <= {"prompt", "messages"}:
+        if isinstance(value, dict) and (unknown := sorted(value.keys() - {"prompt", "messages"})):
+            told = "a line has prompt or messages alone, and settings are options of the command"
+            raise PrecastError(f"{where}, line {number}: {unknown[0][:40]} is not known; {told}")
+        if not isinstance(value, dict) or len(value) != 1:
             raise PrecastError(f'{where}, line {number}: expected {{"prompt": …}} or {{"messages": […]}}')
         prompt = value.get("prompt", value.get("messages"))
         if not prompt or not isinstance(prompt, str | list):
             raise PrecastError(f"{where}, line {number}: the prompt is empty, or neither a text nor a list")
-        prompts.append(prompt)
+        prompts[number] = prompt
     if not prompts:
         raise PrecastError(f"{where} has no prompts")
     return prompts

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
+from precast._native import runtime as native
 from precast.errors import EngineError
 from precast.runtime.checks import INT32_MAX, INT64_MAX, check_whole
 
@@ -58,6 +60,15 @@ _MOST = {
 """Of those that are whole numbers, from 0 on."""
 
 _TEXTS = ("scheduler_policy", "request_order", "prefill_order")
+
+
+def check_limits(given: Mapping[str, Any], limits: native.ModelLimits) -> None:
+    """Raises EngineError for more than the engine was built for."""
+    for name, most in (("max_batch_size", limits.max_batch_size), ("max_num_tokens", limits.max_num_tokens)):
+        if given.get(name, 0) > most:
+            raise EngineError(
+                f"{name} is {given[name]}, and this engine was built for {most}; give less, or build for more"
+            )
 
 
 def given_options(options: RuntimeOptions) -> dict[str, Any]:

@@ -28,15 +28,18 @@ def with_their_own(
 ) -> list[tuple[Prompt, SamplingParams | None, RequestOptions]]:
     """(prompt, parameters, options) of each prompt; either of these is given for all, or one for each.
 
-    Raises RequestError when their numbers differ.
+    Raises RequestError when their numbers differ, and for what is something else.
     """
-    every = _each(params, len(prompts), "params"), _each(options, len(prompts), "options")
+    count = len(prompts)
+    every = _each(params, count, "params", SamplingParams), _each(options, count, "options", RequestOptions)
     return [(prompt, own, wanted or RequestOptions()) for prompt, own, wanted in zip(prompts, *every, strict=True)]
 
 
-def _each(given: Any, count: int, what: str) -> Sequence[Any]:
-    if given is None or isinstance(given, SamplingParams | RequestOptions):
+def _each(given: Any, count: int, what: str, kind: type) -> Sequence[Any]:
+    if given is None or isinstance(given, kind):
         return [given] * count
+    if not isinstance(given, Sequence) or not all(own is None or isinstance(own, kind) for own in given):
+        raise RequestError(f"{what} must be {kind.__name__}, for all prompts or in a list for each")
     if len(given) != count:
         raise RequestError(f"there are {count} prompts and {len(given)} {what}; give one for each, or one for all")
     return list(given)
@@ -44,8 +47,10 @@ def _each(given: Any, count: int, what: str) -> Sequence[Any]:
 
 @contextmanager
 def errors_of_prompt(index: int, count: int) -> Iterator[None]:
-    """Puts the number of their prompt into RequestErrors, when there are several."""
+    """Puts the number of their prompt into RequestErrors, and into their text when there are several."""
     try:
         yield
     except RequestError as error:
-        raise error if count == 1 else type(error)(f"prompt {index}: {error}") from None
+        numbered = error if count == 1 else type(error)(f"prompt {index}: {error}")
+        numbered.reason, numbered.prompt_index = str(error), index
+        raise numbered from None

@@ -16,7 +16,7 @@ _FLAGS = ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "ec
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
-    """None stands for the model's default (its generation_config.json), else for the value named below.
+    """None stands for the model's default (its generation_config.json), else for the default in docs/sampling.md.
 
     The model's logits go through `logit_bias`, the penalties and the bans (`min_tokens`, `bad_words`), then through
     `temperature`. Of all tokens, ranked by logit (ties: lowest id first), `top_k`, `top_p` and `min_p` keep some, in

@@ -13,7 +13,7 @@ from precast.runtime.checks import check_text
 from precast.runtime.generation_config import defaults_of
 from precast.runtime.kv_pools import num_pages
 from precast.runtime.memory import available_memory
-from precast.runtime.options import RuntimeOptions, given_options
+from precast.runtime.options import RuntimeOptions, check_limits, given_options
 from precast.runtime.output import RequestOutput
 from precast.runtime.request_options import RequestOptions
 from precast.runtime.sampling import SamplingParams
@@ -54,6 +54,7 @@ class Session:
         self._use_defaults = given.pop("generation_config", True)
         loaded = native.Engine(path, given.pop("num_threads", 0))
         self.limits = loaded.limits
+        check_limits(given, self.limits)
         prefixes = loaded.prefixes if given.get("enable_prefix_caching", True) else None
         self.num_prefix_pages = 0 if prefixes is None else prefixes.num_pages
         for word in self._model_defaults.words():
@@ -93,6 +94,8 @@ class Session:
 
     def resolved(self, params: SamplingParams | None, generation_config: bool | None = None) -> SamplingParams:
         """`params` over the model's defaults, unless those are not to be used."""
+        if not isinstance(params, SamplingParams | None):
+            raise RequestError(f"params is {repr(params)[:80]}; it must be SamplingParams")
         params = params or SamplingParams()
         use = self._use_defaults if generation_config is None else generation_config
         return params.over(self._model_defaults) if use else params
@@ -135,6 +138,8 @@ class Session:
 
     def submit(self, ids: list[int], params: SamplingParams, stream: bool, options: RequestOptions) -> int:
         """Enqueues a request; `params` are resolved. Raises RequestError when it is refused."""
+        if not isinstance(options, RequestOptions):
+            raise RequestError(f"options is {repr(options)[:80]}; it must be RequestOptions")
         return self.executor.submit(ids, params.to_native(stream, self._word_tokens), **options.to_native())
 
     def _word_tokens(self, word: str) -> list[int]:

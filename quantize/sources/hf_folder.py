@@ -13,6 +13,7 @@ import numpy.typing as npt
 from precast import checkpoint, files
 from precast.errors import SourceError
 from precast.json_file import read_config_object
+from precast.quantize.families import family_of
 from precast.quantize.sources.hf_tokenizer import made_tokenizer
 from precast.quantize.sources.recognise import INDEX, SINGLE, listed, quantizer_of, why_not, why_not_config
 from precast.quantize.sources.source import Source
@@ -35,6 +36,8 @@ class HfFolder(Source):
         self.where = str(folder)
         self.config = read_hf_config(folder, self.where)
         if reason := why_not(self.where, listed(folder)):
+            if isinstance(self.config.get("model_type"), str):
+                family_of(self.config, self.where)  # of a family that is not here, no other weights would do
             raise SourceError(reason)
         self._home = _open_shards(folder)
         self._check_unquantized()

@@ -25,6 +25,17 @@ using namespace nb::literals;
 namespace precast {
 namespace {
 
+/// `Name(field=value, …)` of what a class binds to be read, in the order of its binding.
+std::string shown(nb::handle self) {
+  std::string fields;
+  const nb::object bound = self.type().attr("__dict__");
+  for (const nb::handle name : bound) {
+    if (!PyObject_TypeCheck(nb::object(bound[name]).ptr(), &PyProperty_Type)) continue;
+    fields += (fields.empty() ? "" : ", ") + nb::cast<std::string>(name) + "=" + nb::repr(self.attr(name)).c_str();
+  }
+  return nb::cast<std::string>(self.type().attr("__name__")) + "(" + fields + ")";
+}
+
 const char* name_of(FinishReason reason) {
   switch (reason) {
     case FinishReason::stop:
@@ -128,7 +139,8 @@ void bind_outputs(nb::module_& m) {
       .def_ro("finished", &ExecutorStats::finished)
       .def_ro("step_running_seconds", &ExecutorStats::step_running_seconds)
       .def_ro("alive", &ExecutorStats::alive)
-      .def_ro("error", &ExecutorStats::error);
+      .def_ro("error", &ExecutorStats::error)
+      .def("__repr__", &shown);
 }
 
 void bind_iteration_stats(nb::module_& m) {
@@ -140,13 +152,15 @@ void bind_iteration_stats(nb::module_& m) {
       .def_ro("alloc_total_blocks", &KvCacheStats::alloc_total_blocks, "Handed out since the start.")
       .def_ro("reused_blocks", &KvCacheStats::reused_blocks, "Of prompts, found in the cache since the start.")
       .def_ro("missed_blocks", &KvCacheStats::missed_blocks, "Of prompts, computed since the start.")
-      .def_ro("cache_hit_rate", &KvCacheStats::cache_hit_rate);
+      .def_ro("cache_hit_rate", &KvCacheStats::cache_hit_rate)
+      .def("__repr__", &shown);
   nb::class_<InflightBatchingStats>(m, "InflightBatchingStats")
       .def_ro("num_scheduled_requests", &InflightBatchingStats::num_scheduled_requests)
       .def_ro("num_context_requests", &InflightBatchingStats::num_context_requests)
       .def_ro("num_gen_requests", &InflightBatchingStats::num_gen_requests)
       .def_ro("num_ctx_tokens", &InflightBatchingStats::num_ctx_tokens)
-      .def_ro("num_paused_requests", &InflightBatchingStats::num_paused_requests, "By this step.");
+      .def_ro("num_paused_requests", &InflightBatchingStats::num_paused_requests, "By this step.")
+      .def("__repr__", &shown);
   nb::class_<IterationStats>(m, "IterationStats", "What one step was like; see runtime/core/iteration_stats.h.")
       .def_ro("timestamp", &IterationStats::timestamp, "Its end, in seconds since 1970.")
       .def_ro("iter", &IterationStats::iter)
@@ -159,21 +173,24 @@ void bind_iteration_stats(nb::module_& m) {
       .def_ro("num_completed_requests", &IterationStats::num_completed_requests)
       .def_ro("max_num_active_requests", &IterationStats::max_num_active_requests)
       .def_ro("kv_cache_stats", &IterationStats::kv_cache_stats)
-      .def_ro("inflight_batching_stats", &IterationStats::inflight_batching_stats);
+      .def_ro("inflight_batching_stats", &IterationStats::inflight_batching_stats)
+      .def("__repr__", &shown);
 }
 
 void bind_backends(nb::module_& m) {
   nb::class_<KvGroup>(m, "KvGroup", "Layers whose K/V pages are handed out together; see runtime/core/core.h.")
       .def_ro("window", &KvGroup::window)
       .def_ro("num_layers", &KvGroup::num_layers)
-      .def_ro("page_bytes", &KvGroup::page_bytes);
+      .def_ro("page_bytes", &KvGroup::page_bytes)
+      .def("__repr__", &shown);
   nb::class_<ModelLimits>(m, "ModelLimits")
       .def_ro("vocab_size", &ModelLimits::vocab_size)
       .def_ro("max_batch_size", &ModelLimits::max_batch_size)
       .def_ro("max_num_tokens", &ModelLimits::max_num_tokens)
       .def_ro("max_seq_len", &ModelLimits::max_seq_len)
       .def_ro("page_tokens", &ModelLimits::page_tokens)
-      .def_ro("groups", &ModelLimits::groups);
+      .def_ro("groups", &ModelLimits::groups)
+      .def("__repr__", &shown);
   nb::class_<Backend>(m, "Backend", "Runs steps; given to one Executor.").def_prop_ro("limits", &Backend::limits);
   nb::class_<CountingBackend, Backend>(m, "CountingBackend",
                                        "A model without weights, for tests: logits are pseudo-random numbers keyed by "
@@ -256,7 +273,8 @@ void bind_events(nb::module_& m) {
       .def_ro("node", &CacheEvent::node, "Never used again for another page.")
       .def_ro("parent", &CacheEvent::parent, "Stored: the node of the page before; 0: it is the first.")
       .def_prop_ro("key", [](const CacheEvent& e) { return nb::bytes(e.key.data(), e.key.size()); })
-      .def_ro("tokens", &CacheEvent::tokens, "Stored: of this page alone.");
+      .def_ro("tokens", &CacheEvent::tokens, "Stored: of this page alone.")
+      .def("__repr__", &shown);
 }
 
 }  // namespace

@@ -28,6 +28,10 @@ _HOMES = {
 __all__ = ["LLM", "AsyncLLM", "RequestOptions", "RequestOutput", "SamplingParams", "__version__"]
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)

@@ -27,6 +27,11 @@ class EngineError(PrecastError):
 class RequestError(PrecastError):
     """A request that is refused at enqueue, or that failed on its own; other requests are unaffected."""
 
+    prompt_index: int | None = None
+    """Which prompt of a list is refused, from 0 on."""
+    reason: str | None = None
+    """Then: the message without that number."""
+
 
 class QueueFullError(RequestError):
     """A request that is refused for now, because too many wait (max_queued_requests, max_queued_tokens)."""

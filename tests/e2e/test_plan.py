@@ -37,7 +37,9 @@ def test_a_workload_is_predicted_and_the_best_settings_come_first(engine: Path, 
     assert ElementTree.parse(plot).getroot().tag.endswith("svg")
     shown = precast(*given).done()
     assert "best settings first" in shown
-    assert "capacity: " in shown
+    assert "requests per second, of which 95% meet the targets" in shown
+    never = precast("plan", engine, "--workload", WORKLOAD, "--ttft", 0.0001, "--max-batch-size", 2).done()
+    assert "capacity: none; at no rate of arrivals" in never
 
 
 def test_given_settings_are_predicted_and_costs_measured_again(engine: Path, tmp_path: Path) -> None:
@@ -45,7 +47,9 @@ def test_given_settings_are_predicted_and_costs_measured_again(engine: Path, tmp
     workload.write_text('{"prompt_tokens": 40, "output_tokens": 7}\n' * 5)
     given = ("plan", engine, "--workload", workload, "--max-batch-size", 2)
     found = json.loads(precast(*given, "--recalibrate", "--json").done())
-    assert [p["options"] for p in found["predictions"]] == [{"max_batch_size": 2}]
+    assert [p["options"] for p in found["predictions"]] == [
+        {"max_batch_size": 2, "max_num_tokens": 512, "scheduler_policy": "guaranteed_no_evict"}
+    ]
     assert found["step_costs"]["measured_now"] is True
     assert found["step_costs"]["stored_error"] >= 0
     assert "the engine's stored step costs are off by" in precast(*given, "--recalibrate").done()
@@ -60,6 +64,8 @@ def test_misuse_is_one_sentence(engine: Path, checkpoint: Path, tmp_path: Path) 
     assert "are for a --workload; give one" in plan(engine, "--ttft", 100, code=2)
     assert "--plot writes SVG" in plan(engine, "--workload", WORKLOAD, "--plot", "plan.png", code=2)
     assert "does not exist; give a JSONL file, or a distribution" in plan(engine, "--workload", "nothing.jsonl")
+    more = plan(engine, "--workload", WORKLOAD, "--max-batch-size", 1000)
+    assert "max_batch_size is 1000, and this engine was built for" in more
     assert "the engine takes 8192 (max_seq_len)" in plan(engine, "--workload", "requests=1,prompt=9000")
     damaged = tmp_path / "damaged"
     damaged.mkdir()

@@ -11,6 +11,9 @@ import pytest
 
 from precast.cli import cli
 from precast.quantize.families.page import page
+from precast.runtime.options import RuntimeOptions
+from precast.runtime.output import CompletionOutput, RequestOutput
+from precast.runtime.request_options import RequestOptions
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -53,6 +56,14 @@ def test_commands_of_the_readme_are_taken() -> None:
             assert found is not None, line
             command = found
         command.make_context("precast", words)  # raises for what the command does not take
+
+
+@pytest.mark.parametrize(
+    "kind", [RuntimeOptions, RequestOptions, RequestOutput, CompletionOutput], ids=lambda k: k.__name__
+)
+def test_the_page_of_the_python_api_names_everything(kind: type) -> None:
+    named = re.findall(r"`(\w+)`", (ROOT / "docs/python.md").read_text())
+    assert set(kind.__annotations__) <= set(named)
 
 
 def test_the_page_of_models_is_what_the_descriptions_say() -> None:

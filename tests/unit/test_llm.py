@@ -19,7 +19,7 @@ import pytest
 from transformers import LlamaForCausalLM
 
 from precast import LLM, AsyncLLM, RequestOutput, SamplingParams
-from precast.errors import EngineError, RequestError, SourceError
+from precast.errors import EngineError, QueueFullError, RequestError, SourceError
 from precast.runtime.llm import LLM as EngineLLM
 from precast.runtime.text.tokenizer import Tokenizer
 from tests.steps import make_engine
@@ -152,9 +152,45 @@ def test_a_closed_or_forgotten_stream_is_cancelled(llm: LLM) -> None:
     until(lambda: llm.stats().running == 0 and llm.stats().available_pages == llm.stats().num_pages)
 
 
+@pytest.mark.parametrize("other", [{"max_tokens": 3}, ["a"], 3, "max_tokens"], ids=repr)
+def test_params_and_options_of_another_type_are_refused(other: Any, llm: LLM) -> None:
+    with pytest.raises(RequestError, match="must be SamplingParams"):
+        llm.generate(["a"], other)
+    with pytest.raises(RequestError, match="must be SamplingParams"):
+        llm.stream("a", other)
+    with pytest.raises(RequestError, match="must be RequestOptions"):
+        llm.generate(["a"], GREEDY, options=other)
+    with pytest.raises(RequestError, match="must be RequestOptions"):
+        llm.stream("a", GREEDY, options=other)
+
+
+def test_a_full_queue_is_told_by_its_type_for_many_prompts_too(engine: Path) -> None:
+    with LLM(engine, max_queued_requests=2) as llm:
+        llm.pause()
+        with pytest.raises(QueueFullError, match="prompt 2: the queue is full") as refused:
+            llm.generate(["a", "b", "c"], GREEDY)
+        assert refused.value.prompt_index == 2
+
+
+@pytest.mark.parametrize("option", ["max_batch_size", "max_num_tokens"])
+def test_more_than_the_engine_was_built_for_is_refused(option: Any, engine: Path) -> None:
+    with pytest.raises(EngineError, match=f"{option} is 100000, and this engine was built for"):
+        LLM(engine, **{option: 100000})
+
+
+def test_statistics_show_what_they_hold(engine: Path) -> None:
+    with LLM(engine, kv_events=9) as llm:
+        llm.generate("the quick brown fox", GREEDY)
+        assert re.match(r"ExecutorStats\(waiting=0, running=0, .*alive=True, error=.*\)$", repr(llm.stats()))
+        assert re.search(r"kv_cache_stats=KvCacheStats\(max_num_blocks=\d+", repr(llm.iteration_stats()[0][-1]))
+        assert "max_seq_len=512" in repr(llm.limits)
+        assert repr(llm.kv_events()[0][0]).startswith("CacheEvent(kind='stored'")
+
+
 def test_one_refused_prompt_is_named_and_the_others_are_cancelled(llm: LLM) -> None:
-    with pytest.raises(RequestError, match=r"prompt 1: the prompt is empty"):
+    with pytest.raises(RequestError, match=r"prompt 1: the prompt is empty") as refused:
         llm.generate(["a", []], GREEDY)
+    assert (refused.value.prompt_index, str(refused.value)) == (1, f"prompt 1: {refused.value.reason}")
     with pytest.raises(RequestError, match="512 tokens"):
         llm.generate([5] * 512, GREEDY)
     with pytest.raises(RequestError, match="2 prompts and 1 params"):

@@ -95,6 +95,12 @@ def only(folder: Path, *names: str) -> None:
         (folder / name).write_bytes(b"x")
 
 
+def test_a_family_that_is_not_here_is_told_before_its_weights_are(folder: Path) -> None:
+    only(folder, "pytorch_model.bin")
+    edit_config(folder, model_type="t5")
+    refused(folder, "model_type 't5' is not supported")
+
+
 WEIGHTS = {
     "pickle": (["pytorch_model.bin"], ["pickles", "pytorch_model.bin", "save_pretrained"]),
     "sharded pickles": (["pytorch_model-00001-of-00002.bin", "pytorch_model.bin.index.json"], ["pickles"]),
