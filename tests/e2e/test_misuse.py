@@ -116,7 +116,7 @@ def test_bad_lines_of_an_input_file_are_named(line: str, engine: Path, tmp_path:
 def test_bad_messages_are_refused(messages: str, engine: Path, tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text('{"prompt": "good"}\n{"messages": ' + messages + "}\n")
-    assert "prompt 1" in precast("run", engine, "--input-file", path).failed(1)
+    assert "line 2: a prompt must be" in precast("run", engine, "--input-file", path).failed(1)
 
 
 def test_input_that_is_not_text(engine: Path) -> None:
