@@ -204,13 +204,14 @@ def output_options(command: F) -> F:
     return command
 
 
-def sampling_params(llm: Any, options: dict[str, Any]) -> Any:
-    """SamplingParams of the options of `sampling_options` and `output_options`, over the model's defaults."""
+def sampling_params(llm: Any, options: dict[str, Any], **first: Any) -> Any:
+    """SamplingParams of `first`, then of the options of `sampling_options` and `output_options`, over the model's
+    defaults."""
     given = {name: options[name] for name in _SAMPLING if options.get(name) is not None and options[name] is not False}
     given |= {name: list(options[name]) for name in ("stop", "bad_words") if options[name]}
     if options["logit_bias"]:
         given["logit_bias"] = dict(options["logit_bias"])
-    return llm.default_params(generation_config=not options["no_generation_config"], **given)
+    return llm.default_params(generation_config=not options["no_generation_config"], **(given | first))
 
 
 def model_options(command: F) -> F:

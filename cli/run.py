@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
+from dataclasses import fields, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import click
 
+from precast.cli.input_lines import InputLine, decoded, name_of, read_lines, standard_input
 from precast.cli.options import (
     chat_template_option,
     load_llm,
@@ -31,7 +32,7 @@ from precast.errors import PrecastError, RequestError
     "--input-file",
     type=click.Path(path_type=Path),
     help='Answer every line of a JSONL file (`-`: standard input), {"prompt": …} or {"messages": […]}, with JSON lines '
-    "in its order.",
+    'in its order. A line may have settings of its own, {"prompt": …, "max_tokens": 9}, and an "id", which comes back.',
 )
 @click.option(
     "--scheduler-policy",
@@ -81,22 +82,20 @@ def command(
         raise click.UsageError("--output-file would overwrite --input-file")
     if input_file is None and not as_json and (options["logprobs"], options["prompt_logprobs"]) != (None, None):
         raise click.UsageError("--logprobs and --prompt-logprobs need --json or --input-file")
-    lines = {} if input_file is None else _lines(input_file)
-    prompts = [_text(prompt)] if input_file is None else list(lines.values())
+    lines = [InputLine(1, _text(prompt), {}, None)] if input_file is None else read_lines(input_file)
     with load_llm(model, options) as llm:
-        params = sampling_params(llm, options)
         if llm.has_chat_template and not raw:
-            prompts = [[{"role": "user", "content": p}] if isinstance(p, str) else p for p in prompts]
-        if input_file is None and not as_json and (params.n or 1) == (params.best_of or 1) == 1:
-            return _stream(llm, prompts[0], params, stats, options["max_tokens"])
+            lines = [_as_chat(line) for line in lines]
         if input_file is None and not as_json:
-            return _print_all(llm, prompts[0], params, stats)
-        try:
-            return _answer_all(llm, prompts, params, stats, output_file)
-        except RequestError as error:
-            if input_file is None or error.prompt_index is None:
-                raise
-            raise PrecastError(f"{_name(input_file)}, line {list(lines)[error.prompt_index]}: {error.reason}") from None
+            params = sampling_params(llm, options)
+            several = (params.n or 1) > 1 or (params.best_of or 1) > 1
+            answer = _print_all if several else _stream
+            return answer(llm, lines[0].prompt, params, stats, options["max_tokens"])
+        return _answer_all(llm, lines, options, stats, input_file, output_file)
+
+
+def _as_chat(line: InputLine) -> InputLine:
+    return replace(line, prompt=[{"role": "user", "content": line.prompt}]) if isinstance(line.prompt, str) else line
 
 
 def _stream(llm: Any, prompt: Any, params: Any, stats: bool, max_tokens: int | None) -> int:
@@ -112,7 +111,7 @@ def _stream(llm: Any, prompt: Any, params: Any, stats: bool, max_tokens: int | N
     return 0
 
 
-def _print_all(llm: Any, prompt: Any, params: Any, stats: bool) -> int:
+def _print_all(llm: Any, prompt: Any, params: Any, stats: bool, max_tokens: int | None) -> int:
     """Prints several answers, each behind its number; 1 when one failed."""
     (answer,) = llm.generate([prompt], params)
     for output in answer.outputs:
@@ -124,74 +123,58 @@ def _print_all(llm: Any, prompt: Any, params: Any, stats: bool) -> int:
     return 0
 
 
-def _answer_all(llm: Any, prompts: list[Any], params: Any, stats: bool, output_file: Path | None) -> int:
-    """A JSON line for each prompt, in order, as soon as it and those before it are answered; 1 when one failed."""
+def _answer_all(
+    llm: Any,
+    lines: list[InputLine],
+    options: dict[str, Any],
+    stats: bool,
+    input_file: Path | None,
+    output_file: Path | None,
+) -> int:
+    """A JSON line for each line, in order, as soon as it and those before it are answered; 1 when one failed."""
     failed, num_tokens, begin = 0, 0, time.monotonic()
-    answers = llm.generate_each(prompts, params)
-    first = next(answers)  # refuses prompts before a file of older answers is overwritten
+    number = 0
+    try:
+        settings = []
+        for number in range(len(lines)):
+            settings.append(_settings_of(llm, options, lines[number]))
+        answers = llm.generate_each([line.prompt for line in lines], *zip(*settings, strict=True))
+        first = next(answers)  # refuses prompts before a file of older answers is overwritten
+    except RequestError as error:
+        if input_file is None:
+            raise
+        index = number if error.prompt_index is None else error.prompt_index
+        raise PrecastError(f"{name_of(input_file)}, line {lines[index].number}: {error.reason or error}") from None
     with click.open_file(str(output_file or "-"), "w", "utf-8") as out:
-        for output in chain((first,), answers):
-            out.write(json.dumps(output.to_json(), ensure_ascii=False) + "\n")
+        for line, output in zip(lines, chain((first,), answers), strict=True):
+            named = {} if line.id is None else {"id": line.id}
+            out.write(json.dumps(named | output.to_json(), ensure_ascii=False) + "\n")
             out.flush()
             failed += output.error is not None
             num_tokens += output.usage.completion_tokens
             if stats:
                 click.echo(output.stats_line(), err=True)
-    if stats and len(prompts) > 1:
+    if stats and len(lines) > 1:
         seconds = time.monotonic() - begin
-        told = f"{len(prompts)} prompts, {num_tokens} tokens in {seconds:.1f} s, {num_tokens / seconds:.1f} tokens/s"
+        told = f"{len(lines)} prompts, {num_tokens} tokens in {seconds:.1f} s, {num_tokens / seconds:.1f} tokens/s"
         click.echo(f"all: {told}", err=True)
     if failed:
-        click.echo(f"error: {failed} of {len(prompts)} requests failed; their lines say why", err=True)
+        click.echo(f"error: {failed} of {len(lines)} requests failed; their lines say why", err=True)
     return 1 if failed else 0
 
 
+def _settings_of(llm: Any, options: dict[str, Any], line: InputLine) -> tuple[Any, Any]:
+    """(SamplingParams, RequestOptions): the line's settings before the command's. Raises RequestError."""
+    from precast.runtime.request_options import RequestOptions
+
+    names = {field.name for field in fields(RequestOptions)}
+    own = {name: value for name, value in line.settings.items() if name in names}
+    sampling = {name: value for name, value in line.settings.items() if name not in names}
+    return sampling_params(llm, options, **sampling), RequestOptions(**own)
+
+
 def _text(prompt: str | None) -> str:
-    text = prompt if prompt != "-" else _decode(_standard_input(), "standard input")
+    text = prompt if prompt != "-" else decoded(standard_input(), "standard input")
     if not text:
         raise click.UsageError("the prompt is empty")
     return text
-
-
-def _name(path: Path) -> str:
-    return "standard input" if str(path) == "-" else str(path)
-
-
-def _lines(path: Path) -> dict[int, Any]:
-    """Line number → prompt of a JSONL file (`-`: standard input): texts, lists of token ids, lists of messages.
-
-    Lines end at line feeds alone: JSON texts may hold the other separators of Unicode as they are.
-    """
-    prompts = {}
-    where = _name(path)
-    data = _standard_input() if str(path) == "-" else path.read_bytes()
-    for number, line in enumerate(_decode(data, where).split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
-            value = None
-        if isinstance(value, dict) and (unknown := sorted(value.keys() - {"prompt", "messages"})):
-            told = "a line has prompt or messages alone, and settings are options of the command"
-            raise PrecastError(f"{where}, line {number}: {unknown[0][:40]} is not known; {told}")
-        if not isinstance(value, dict) or len(value) != 1:
-            raise PrecastError(f'{where}, line {number}: expected {{"prompt": …}} or {{"messages": […]}}')
-        prompt = value.get("prompt", value.get("messages"))
-        if not prompt or not isinstance(prompt, str | list):
-            raise PrecastError(f"{where}, line {number}: the prompt is empty, or neither a text nor a list")
-        prompts[number] = prompt
-    if not prompts:
-        raise PrecastError(f"{where} has no prompts")
-    return prompts
-
-
-def _standard_input() -> bytes:
-    return sys.stdin.buffer.read() if sys.stdin else b""  # None: closed before the start
-
-
-def _decode(data: bytes, where: str) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise PrecastError(f"{where} is not UTF-8 text (byte {error.start})") from None

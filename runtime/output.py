@@ -146,6 +146,8 @@ class RequestOutput:
         """Plain values, for `json.dumps`; without the prompt's ids. One output is not put into a list."""
         value = asdict(self)
         del value["prompt_token_ids"], value["finished"]
+        for output in value["outputs"]:
+            output["token_latencies"] = [round(seconds, 6) for seconds in output["token_latencies"]]
         outputs = [
             {key: item for key, item in output.items() if item is not None or key == "finish_reason"}
             for output in value.pop("outputs")

@@ -120,11 +120,35 @@ def test_run_answers_a_file_in_its_order(engine: Path, tmp_path: Path) -> None:
     assert precast("run", engine, "--input-file", questions, *GREEDY).done().count("\n") == 4
 
 
+def test_a_line_has_settings_of_its_own_and_an_id(engine: Path, tmp_path: Path) -> None:
+    questions = tmp_path / "prompts.jsonl"
+    lines = [
+        {"prompt": "the fox", "max_tokens": 3, "id": "a-1"},
+        {"prompt": "the fox", "id": 7, "priority": 2, "logit_bias": {"70": 100}},
+        {"prompt": "the fox"},
+    ]
+    questions.write_text("\n".join(map(json.dumps, lines)))
+    answers = precast("run", engine, "--input-file", questions, "--max-tokens", 5, "--ignore-eos", "--seed", 3).done()
+    short, biased, plain = map(json.loads, answers.splitlines())
+    assert (short["id"], biased["id"], "id" in plain) == ("a-1", 7, False)
+    assert [len(answer["token_ids"]) for answer in (short, biased, plain)] == [3, 5, 5]
+    assert short["token_ids"] == plain["token_ids"][:3]
+    assert biased["token_ids"] == [70] * 5
+    assert {answer["seed"] for answer in (short, biased, plain)} == {3}
+
+
 def test_a_line_that_is_refused_is_named(engine: Path, tmp_path: Path) -> None:
     questions = tmp_path / "prompts.jsonl"
     for line, reason in (
         (json.dumps({"prompt": "the " * 9000}), r"line 3: the prompt has \d+ tokens"),
-        ('{"prompt": "a", "max_tokens": 3}', "line 3: max_tokens is not known; a line has prompt or messages alone"),
+        (
+            '{"prompt": "a", "max_token": 3}',
+            "line 3: max_token is not known; a line has a prompt or messages, an id and",
+        ),
+        ('{"prompt": "a", "top_p": 3}', "line 3: top_p is 3"),
+        ('{"prompt": "a", "timeout": "x"}', "line 3: timeout is 'x'"),
+        ('{"prompt": "a", "logit_bias": {"x": 1}}', "line 3: logit_bias must map token ids to numbers"),
+        ('{"prompt": "a", "messages": []}', "line 3: expected"),
     ):
         questions.write_text(f'{{"prompt": "the fox"}}\n\n{line}\n')
         assert re.search(reason, precast("run", engine, "--input-file", questions).failed(1))

@@ -104,7 +104,7 @@ def test_failure_exits_with_1(case: str, stand: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["[1]", "{}", '{"prompt": ""}', '{"prompt": 5}', '{"messages": []}', '{"prompt": "a", "temperature": 2}', "\x00"],
+    ["[1]", "{}", '{"prompt": ""}', '{"prompt": 5}', '{"messages": []}', '{"prompt": "a", "heat": 2}', "\x00"],
 )
 def test_bad_lines_of_an_input_file_are_named(line: str, engine: Path, tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
