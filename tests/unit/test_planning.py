@@ -176,6 +176,14 @@ def test_the_search_gives_the_best_of_all_settings() -> None:
     assert searched.predict(every[0].options) == every[0]
 
 
+def test_of_settings_that_do_equally_well_the_largest_are_the_best() -> None:
+    rare = [WorkloadRequest(10.0 * i, 64, 10) for i in range(5)]
+    searched = plan(rare, Targets(ttft=1.0))
+    best = searched.search()[0].options
+    assert best["max_batch_size"] == searched.limits.max_batch_size
+    assert best["max_num_tokens"] == searched.limits.max_num_tokens
+
+
 def test_capacity_is_the_rate_that_still_meets_the_targets() -> None:
     workload = read_workload("requests=100,rate=1,prompt=64,output=20")
     tried = plan(workload, Targets(ttft=0.5))

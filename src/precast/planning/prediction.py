@@ -145,7 +145,7 @@ class Plan:
                     yield {"max_batch_size": batch, "max_num_tokens": tokens, "scheduler_policy": policy}
 
     def search(self, progress: Progress = silent) -> list[Prediction]:
-        """All candidates, the best first: most goodput, then most throughput, then the shortest TTFT."""
+        """All candidates, the best first: most goodput, most throughput, the shortest TTFT, the largest settings."""
         every = list(self.candidates())
         predictions = []
         for done, options in enumerate(every):
@@ -175,10 +175,16 @@ class Plan:
         return rate * low if low > 0 else None
 
 
-def _rank(prediction: Prediction) -> tuple[float, float, float]:
-    """Differences below a thousandth do not count."""
+def _rank(prediction: Prediction) -> tuple[float, ...]:
+    """Small differences do not count; of settings that do equally well, the largest have the most in reserve."""
 
-    def rough(value: float) -> float:
-        return float(f"{value:.3g}")
+    def rough(value: float, digits: int) -> float:
+        return float(f"{value:.{digits}g}")
 
-    return -rough(prediction.goodput), -rough(prediction.output_tokens_per_second), rough(prediction.ttft.p95)
+    return (
+        -rough(prediction.goodput, 3),
+        -rough(prediction.output_tokens_per_second, 2),
+        rough(prediction.ttft.p95, 2),
+        -prediction.options["max_batch_size"],
+        -prediction.options["max_num_tokens"],
+    )
