@@ -19,7 +19,7 @@ __attribute__((always_inline)) inline void multiply_i8(__m512i& sum, __m512i w, 
 #endif
 }
 using I8 = __m512i;
-inline I8 i8_zero() { return _mm512_setzero_si512(); }
+inline I8 i8_zero() { return _mm512_set1_epi32(0); }
 #else
 constexpr int64_t kI8Products = 32;
 
@@ -35,6 +35,16 @@ __attribute__((always_inline)) inline void multiply_i8(__m256i& sum, __m256i w, 
 using I8 = __m256i;
 inline I8 i8_zero() { return _mm256_setzero_si256(); }
 #endif
+
+// Makes the compiler believe that somebody reads it.
+template <typename Vector>
+__attribute__((always_inline)) inline void keep(const Vector& x) {
+#if defined(PRECAST_ISA_AVX512) && defined(PRECAST_EMULATE_AVX512)
+  asm volatile("" ::"m"(x));  // no register is as wide
+#else
+  asm volatile("" ::"v"(x));
+#endif
+}
 
 struct Int8 {
   using Vector = I8;
@@ -61,7 +71,7 @@ void repeat(int64_t rounds) {
     for (int i = 0; i < kChains; ++i) Kind::multiply_add(sums[i], x);
   }
 #pragma GCC unroll 10
-  for (int i = 0; i < kChains; ++i) asm volatile("" ::"v"(sums[i]));
+  for (int i = 0; i < kChains; ++i) keep(sums[i]);
 }
 
 }  // namespace
