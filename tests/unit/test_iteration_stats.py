@@ -23,6 +23,9 @@ def finish(executor: runtime.Executor, *requests: tuple[list[int], int]) -> dict
     executor.pause()
     for prompt, tokens in requests:
         executor.submit(prompt, params(max_tokens=tokens))
+    # Answered without a step, once the loop has taken all before it: none of them enters a step later than another.
+    executor.submit([1], params(max_tokens=0))
+    wait(executor, {}, 1)
     executor.resume()
     wait(executor, outputs, len(requests))
     return outputs
@@ -45,7 +48,7 @@ def test_every_step_is_told_once_with_what_ran_in_it() -> None:
     ]
     assert all(b.num_scheduled_requests == b.num_context_requests + b.num_gen_requests for b in ran)
     assert [step.num_new_active_requests for step in steps] == [2, 0, 0, 0, 0]
-    assert [step.num_completed_requests for step in steps] == [0, 0, 0, 1, 1]
+    assert [step.num_completed_requests for step in steps] == [1, 0, 0, 1, 1]  # the first: what needed no step
     assert [step.num_active_requests for step in steps] == [2, 2, 2, 1, 0]
     assert {step.max_num_active_requests for step in steps} == {4}
     assert steps[0].new_active_requests_queue_latency_ms > 0
