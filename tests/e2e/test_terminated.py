@@ -25,8 +25,12 @@ def out_of(running: subprocess.Popen[bytes]) -> IO[bytes]:
 
 def end(running: subprocess.Popen[bytes], first: bytes) -> tuple[int, str, str]:
     """Waits for the end; → exit code, standard output that begins with `first`, standard error."""
-    out, err = running.communicate(timeout=TIMEOUT_S)
-    return running.returncode, (first + out).decode(errors="replace"), err.decode()
+    if running.stdin is not None:
+        running.stdin.close()
+    assert running.stderr is not None
+    # Not communicate(), which passes over what reading `first` has buffered.
+    out, err = out_of(running).read(), running.stderr.read()
+    return running.wait(TIMEOUT_S), (first + out).decode(errors="replace"), err.decode()
 
 
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
@@ -93,8 +97,8 @@ llm = LLM(sys.argv[1])
 signal.signal(signal.SIGTERM, terminated)
 streams = [llm.stream([5, 6, i], SamplingParams(max_tokens=int(sys.argv[2]), ignore_eos=True)) for i in range(8)]
 next(streams[0])
-print("started", flush=True)
 try:
+    print("started", flush=True)
     signal.pause()
 finally:
     drained = llm.close(drain=True, timeout=float(sys.argv[3]))
