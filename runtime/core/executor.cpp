@@ -235,6 +235,8 @@ bool Executor::intake() {
     if (abort_ || (closing_ && inbox_.empty() && scheduler_.empty())) return false;
     std::swap(requests_, inbox_);
     std::swap(cancels_, cancel_inbox_);
+    // Read with the inboxes: what was asked before a resume is done before a step.
+    may_step_ = !paused_;
     step_began_ = Clock::now();
     recorder_.began(step_began_);
   }
@@ -274,13 +276,8 @@ void Executor::leave_queue(LiveRequest& live) {
   left_tokens_ += live.members().front().sequence.num_prompt;
 }
 
-bool Executor::is_paused() const {
-  const std::lock_guard lock(mutex_);
-  return paused_;
-}
-
 void Executor::step() {
-  if (is_paused()) return publish();
+  if (!may_step_) return publish();
   for (Sequence* sequence : scheduler_.admit()) {
     LiveRequest& live = *live_.at(sequence->id);
     leave_queue(live);

@@ -111,7 +111,6 @@ class Executor {
   void cancel_now(RequestId id);
   void end_late();
   void leave_queue(LiveRequest& live);
-  bool is_paused() const;
   void sample();
   void take_sample(LiveRequest& live, SampleTask& task);
   bool deliver(LiveRequest& live, LiveRequest::Member& member);
@@ -138,6 +137,7 @@ class Executor {
   std::vector<OutputDelta> deltas_;                     // of this step
   std::vector<std::unique_ptr<LiveRequest>> requests_;  // swapped with the inbox
   std::vector<RequestId> cancels_;
+  bool may_step_ = false;  // not paused when these were taken
   std::set<std::pair<Clock::time_point, RequestId>> deadlines_;  // of requests that are live
   int32_t left_requests_ = 0;                                    // that have left the queue since the last publish
   int64_t left_tokens_ = 0;

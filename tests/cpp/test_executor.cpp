@@ -107,6 +107,19 @@ TEST_CASE("a request alone and among others has the same tokens") {
   CHECK(run(7) == alone);
 }
 
+TEST_CASE("what is cancelled in a pause never runs, however soon the pause ends") {
+  Executor executor(std::make_shared<CountingBackend>(small()), pool(12), nullptr);
+  std::map<RequestId, Whole> outputs;
+  for (size_t i = 1; i <= 10000; ++i) {
+    executor.pause();
+    const RequestId id = executor.submit({1, 2, 3}, length(4));
+    executor.cancel(id);
+    executor.resume();
+    wait_for(executor, outputs, i);
+    CHECK(outputs[id].tokens.empty());
+  }
+}
+
 TEST_CASE("a failing backend answers everybody with the cause, and takes nothing more") {
   CountingConfig config = small();
   config.fail_at_step = 3;
