@@ -137,7 +137,7 @@ class Executor {
   std::vector<OutputDelta> deltas_;                     // of this step
   std::vector<std::unique_ptr<LiveRequest>> requests_;  // swapped with the inbox
   std::vector<RequestId> cancels_;
-  bool may_step_ = false;  // not paused when these were taken
+  bool may_step_ = false;                                        // not paused when these were taken
   std::set<std::pair<Clock::time_point, RequestId>> deadlines_;  // of requests that are live
   int32_t left_requests_ = 0;                                    // that have left the queue since the last publish
   int64_t left_tokens_ = 0;
