@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import weakref
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ class TemplateProcess:
         # After a fork the pipes belong to the parent.
         if self._process is None or self._owner != os.getpid() or self._process.poll() is not None:
             if self._finalizer is not None:
-                self._finalizer.detach()
+                self._finalizer()
             self._process, self._owner = _started(), os.getpid()
             self._finalizer = weakref.finalize(self, _ended, self._process, self._owner)
         return self._process
@@ -119,6 +120,10 @@ def _ended(process: subprocess.Popen[bytes], owner: int) -> None:
     if os.getpid() == owner:
         process.kill()
         process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with suppress(OSError):  # a request that it did not take
+                pipe.close()
 
 
 def _exchange(process: subprocess.Popen[bytes], request: bytes) -> tuple[int, str]:

@@ -299,6 +299,22 @@ def test_a_template_that_does_not_end_takes_less_than_200_mb() -> None:
     assert max(int(kilobytes) for kilobytes in run.stdout.split()) < 200_000
 
 
+REPLACED = """
+from precast.errors import RequestError
+from precast.runtime.text.template_process import shared
+try:
+    shared.render("{{ 7 ** (7 ** 9) }}", {})
+except RequestError:
+    print(shared.render("next", {}))
+"""
+
+
+def test_a_process_that_ended_leaves_no_pipe_behind() -> None:
+    command = [sys.executable, "-X", "dev", "-c", REPLACED]  # which tells of what is not closed, at exit too
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("next\n", "")
+
+
 def test_a_template_whose_compilation_does_not_end_is_a_source_error() -> None:
     for source in ("{{ 7 ** (7 ** 9) }}", "{{ " + "(" * 9999 + "1" + ")" * 9999 + " }}"):
         with pytest.raises(SourceError, match=r"t is not a valid chat template: it (takes|nests)"):
