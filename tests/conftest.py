@@ -6,6 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# The same examples in every run, and no limits of time: a machine may be busy with something else.
+settings.register_profile("precast", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("precast")
 
 
 @pytest.fixture(scope="session", autouse=True)

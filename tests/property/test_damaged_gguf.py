@@ -26,7 +26,7 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return (folder / "m.gguf").read_bytes()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_a_damaged_file_is_an_error_or_another_model(raw: bytes, data: st.DataObject) -> None:
     damaged = bytearray(raw)

@@ -58,7 +58,7 @@ def try_both(raw: bytes) -> None:
             runtime.Engine(path, 1)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_a_table_with_changed_bytes(engine: bytes, data: st.DataObject) -> None:
     at, size = HEADER.unpack(engine[:HEADER_BYTES])[4:6]
@@ -69,7 +69,7 @@ def test_a_table_with_changed_bytes(engine: bytes, data: st.DataObject) -> None:
     try_both(with_table(engine, bytes(table), count))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(NUMBERS, NUMBERS, st.sampled_from([CHECKSUM_BLOCK, 0, 1, 2**32 - 1]))
 def test_a_section_that_lies_anywhere(offset: int, length: int, block: int) -> None:
     entry = struct.pack("<H", 1) + b"a" + struct.pack("<H", 7) + b"plan.v0" + struct.pack("<QQI", offset, length, block)
@@ -80,7 +80,7 @@ def test_a_section_that_lies_anywhere(offset: int, length: int, block: int) -> N
     try_both(header.ljust(size - len(table), b"\0") + table)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_a_plan_with_changed_bytes(engine: bytes, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:

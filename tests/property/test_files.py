@@ -74,7 +74,7 @@ def write_engine(path: Path, sections: dict[str, bytes]) -> None:
     writer.close()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.dictionaries(NAMES, st.binary(max_size=300), min_size=1, max_size=6))
 def test_an_engine_reads_back_as_written(sections: dict[str, bytes]) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -86,7 +86,7 @@ def test_an_engine_reads_back_as_written(sections: dict[str, bytes]) -> None:
         assert all(section.offset % 64 == 0 for section in engine.sections.values())
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.dictionaries(NAMES, st.binary(max_size=300), min_size=1, max_size=4),
     st.dictionaries(NAMES, st.binary(max_size=300), min_size=1, max_size=4),
@@ -117,7 +117,7 @@ def test_large_sections_start_on_huge_pages(tmp_path: Path) -> None:
     assert EngineFile.open(tmp_path / "e").sections["b"].offset % HUGE_PAGE == 0
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_a_damaged_engine_is_an_error_or_found_by_its_checksums(data: st.DataObject) -> None:
     sections = {"plan": b"p" * 100, "weights": bytes(range(256)) * 3, "tail": b"t"}
@@ -157,7 +157,7 @@ ARRAYS = st.sampled_from(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.dictionaries(NAMES.filter(lambda n: n != "__metadata__"), ARRAYS, min_size=1, max_size=4))
 def test_safetensors_reads_back_as_written(tensors: dict[str, np.ndarray]) -> None:  # type: ignore[type-arg]
     kinds = {np.dtype(np.float32): "F32", np.dtype(np.int8): "I8", np.dtype(ml_dtypes.bfloat16): "BF16"}
@@ -181,7 +181,7 @@ def test_the_library_reads_what_the_writer_wrote(tmp_path: Path) -> None:
     assert (safetensors.numpy.load_file(tmp_path / "x")["a"] == array).all()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data())
 def test_a_damaged_safetensors_header_is_an_error_or_harmless(data: st.DataObject) -> None:
     raw = bytearray(safetensors.numpy.save({"a": np.ones((2, 3), np.float32), "b": np.ones(4, np.int8)}))

@@ -80,7 +80,7 @@ def bits(whole: Whole) -> tuple[list[int], list[float]]:
     return whole.token_ids, whole.logprobs
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     asks=st.lists(ASKS, min_size=2, max_size=9),
     policy=st.sampled_from(["guaranteed_no_evict", "max_utilization"]),

@@ -50,7 +50,7 @@ FILTERS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(rows(), PENALTIES, FILTERS, TOKENS, TOKENS, st.integers(0, 2**64 - 1))
 def test_a_token_is_what_the_plain_meaning_says(
     row: np.ndarray[Any, np.dtype[np.float32]],
@@ -137,7 +137,7 @@ WISHES = st.builds(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(WISHES, min_size=1, max_size=8), st.integers(8, 40), st.integers(1, 6), st.integers(0, 8))
 def test_whatever_runs_together_each_output_is_its_own(
     wishes: list[Wish], budget: int, batch: int, spare_pages: int

@@ -79,7 +79,7 @@ SCHEDULING = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     plans=st.lists(PLANS, min_size=1, max_size=12),
     scheduling=SCHEDULING,

@@ -45,7 +45,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Tokenizer.from_folder(folder), vocab.section(folder, SIZE)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(text=TEXT, skip=st.booleans(), every=st.integers(1, 3))
 @example(text="", skip=True, every=1)
 @example(text="  two <s> the</s>  ", skip=False, every=1)

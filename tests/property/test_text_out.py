@@ -57,7 +57,7 @@ def naive(
     return seen.decode(errors="replace"), len(tokens), None
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(
     TOKENS, STOPS, st.integers(0, 6), st.booleans(), st.booleans(), st.lists(st.booleans(), min_size=30, max_size=30)
 )

@@ -118,7 +118,7 @@ def whole() -> bytes:
     return trained(KINDS["llama"])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(data=st.data())
 @example(data=None)
 def test_a_damaged_model_is_an_error_or_another_model(
