@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import select
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from precast._native import runtime
+from precast.runtime.base_llm import BaseLLM
 
 MASK = 2**64 - 1
 
@@ -65,6 +67,15 @@ def run(executor: runtime.Executor, prompt: list[int], sampling: runtime.Samplin
     request = executor.submit(prompt, sampling)
     wait(executor, outputs, 1)
     return outputs[request]
+
+
+def held(executor: runtime.Executor | BaseLLM) -> runtime.ExecutorStats:
+    """Pauses it and waits until the step under way is over; → what it is like then, which stays so until a resume."""
+    executor.pause()
+    deadline = time.monotonic() + 60
+    while (stats := executor.stats()).step_running_seconds > 0:
+        assert time.monotonic() < deadline, "a step takes more than a minute"
+    return stats
 
 
 def mix(x: int) -> int:

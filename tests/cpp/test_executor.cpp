@@ -159,7 +159,7 @@ TEST_CASE("NaN logits end that request alone") {
 TEST_CASE("a shutdown answers who runs, who waits, and who has just come") {
   for (const bool drain : {false, true}) {
     CountingConfig config = small();
-    config.step_seconds = 0.002;
+    config.step_seconds = 0.02;
     Executor executor(std::make_shared<CountingBackend>(config), pool(8), nullptr);
     std::map<RequestId, Whole> outputs;
     for (int i = 0; i < 10; ++i) executor.submit({1, 2, 3}, length(60));

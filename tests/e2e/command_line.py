@@ -58,13 +58,18 @@ def precast(*arguments: Any, stdin: str | bytes = "", **environment: str) -> Fin
 
 
 def start(*arguments: Any, **environment: str) -> subprocess.Popen[bytes]:
-    """Starts a command with pipes. SIGINT is as in a shell's foreground: a background job inherits it ignored."""
+    """Starts a command with pipes. SIGINT is as in a shell's foreground: a background job inherits it ignored.
+
+    The pipes are as small as the kernel makes them: who prints more than 4 KB waits until it is read, so a long answer
+    cannot come to its end before a test does something about it, however late that is.
+    """
     pipe = subprocess.PIPE
     return subprocess.Popen(
         COMMAND + [str(a) for a in arguments],
         stdin=pipe,
         stdout=pipe,
         stderr=pipe,
+        pipesize=4096,
         env=os.environ | environment,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
@@ -104,6 +109,15 @@ class Terminal:
             assert time.monotonic() < deadline, f"{text!r} was not shown: {self.text}"
             assert self._read(deadline), f"the command ended before it showed {text!r}: {self.text}"
         self._read_to = at + len(text)
+
+    def wait_for_more(self, characters: int) -> None:
+        """Waits until so many more characters are shown."""
+        deadline = time.monotonic() + TIMEOUT_S
+        enough = len(self.text) + characters
+        while len(self.text) < enough:
+            assert time.monotonic() < deadline, f"no more was shown: {self.text}"
+            assert self._read(deadline), f"the command ended: {self.text}"
+        self._read_to = len(self.text)
 
     def end(self) -> int:
         """Waits for the end of the command; → its exit code."""

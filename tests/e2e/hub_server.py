@@ -26,7 +26,9 @@ class Hub:
 
     def environment(self, home: Path) -> dict[str, str]:
         """What a process needs to use this hub, with its cache in `home`."""
-        return {"HF_ENDPOINT": self.endpoint, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0", "NO_PROXY": "127.0.0.1"}
+        timeouts = {"HF_HUB_ETAG_TIMEOUT": "300", "HF_HUB_DOWNLOAD_TIMEOUT": "300"}  # for a machine that is busy
+        here = {"HF_ENDPOINT": self.endpoint, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0", "NO_PROXY": "127.0.0.1"}
+        return here | timeouts
 
     def find(self, repo: str, revision: str) -> tuple[str, Path] | None:
         """→ (commit, folder) of a revision's name or of a commit."""

@@ -272,9 +272,7 @@ def test_chat_ctrl_c_stops_only_the_answer(engine: Path) -> None:
     terminal.type("the dog\n")
     terminal.wait_for("the dog")
     terminal.wait_for("\n")
-    before = len(terminal.text)
-    while len(terminal.text) < before + 20:
-        terminal.wait_for(terminal.text[-1])
+    terminal.wait_for_more(20)
     terminal.type("\x03")
     terminal.wait_for("> ")
     terminal.interrupt_prompt()  # with no answer under way it does nothing

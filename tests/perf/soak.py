@@ -176,11 +176,21 @@ def followed(llm: LLM | AsyncLLM, cache: Cache) -> Iterator[None]:
         thread.join()
 
 
+def num_pending(llm: LLM | AsyncLLM) -> int:
+    """Requests whose last output has not been handed on."""
+    return len(llm._router._pending) if isinstance(llm, LLM) else len(llm._pending)
+
+
+async def idle(llm: LLM | AsyncLLM) -> None:
+    """Waits for what was cancelled, which ends within a step; in the event loop that hands on AsyncLLM's outputs."""
+    deadline = time.monotonic() + 60
+    while (stats := llm.stats()).running + stats.waiting + num_pending(llm) > 0 and time.monotonic() < deadline:
+        await asyncio.sleep(0.001)
+
+
 def faults_at_idle(llm: LLM | AsyncLLM, cache: Cache) -> list[str]:
     """What is wrong with an engine that has nothing to do."""
-    deadline = time.monotonic() + 60  # cancelled requests end within a step
-    while (stats := llm.stats()).running + stats.waiting > 0 and time.monotonic() < deadline:
-        time.sleep(0.001)
+    stats = llm.stats()
     cache.follow(llm)
     faults = []
     if stats.running + stats.waiting + stats.queued_requests + stats.queued_tokens > 0:
@@ -192,7 +202,7 @@ def faults_at_idle(llm: LLM | AsyncLLM, cache: Cache) -> list[str]:
         )
     if cache.lost > 0 or len(cache.nodes) != stats.cached_pages:
         faults.append(f"events tell of {len(cache.nodes)} cached pages (and lost {cache.lost}): {stats.cached_pages}")
-    if left := len(llm._router._pending) if isinstance(llm, LLM) else len(llm._pending):
+    if left := num_pending(llm):
         faults.append(f"{left} requests are still waited for")
     return faults
 
@@ -233,6 +243,7 @@ def soak(
             with followed(other, caches[1]):
                 runner.run(run_tasks(other, requests, tally))
             for engine, cache in zip((llm, other), caches, strict=True):
+                runner.run(idle(engine))
                 faults += faults_at_idle(engine, cache)
             memory.append(anonymous_bytes())
             print(f"{tally.requests} requests, {memory[-1] / 2**20:.2f} MiB", flush=True)

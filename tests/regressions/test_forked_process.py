@@ -77,7 +77,7 @@ engine.allocate_pages(1)
 step = [np.array(values, np.int32) for values in ([5, 6, 7], [[3, 0]], [[0]], [2])]
 logits = engine.forward(*step)
 executor = runtime.Executor(runtime.Engine(sys.argv[1], 3).backend, num_pages=8)
-busy = runtime.Executor(runtime.CountingBackend(step_seconds=0.001, max_seq_len=4096), num_pages=128)
+busy = runtime.Executor(runtime.CountingBackend(step_seconds=0.02, max_seq_len=4096), num_pages=128)
 params = runtime.SamplingParams()
 params.ignore_eos = True
 busy.submit([1, 2, 3], params)

@@ -14,7 +14,7 @@ import pytest
 from precast._native import runtime
 from precast.errors import RequestError
 from precast.runtime.text.vocab import Vocab
-from tests.executors import Whole, collect, counting_logits, counting_tokens, params, run, wait
+from tests.executors import Whole, collect, counting_logits, counting_tokens, held, params, run, wait
 
 VOCAB = 26
 LETTERS = runtime.VocabBytes.from_bytes(Vocab([bytes([97 + i]) for i in range(VOCAB)], [0] * VOCAB, 0).to_bytes())
@@ -120,7 +120,7 @@ def test_a_seed_repeats_and_without_one_a_random_seed_is_returned() -> None:
 
 
 def test_cancel_delivers_what_came_so_far_and_is_final() -> None:
-    executor = make(step_seconds=0.001, max_seq_len=4000)
+    executor = make(step_seconds=0.02, max_seq_len=4000)
     outputs: dict[int, Whole] = {}
     request = executor.submit(PROMPT, params(max_tokens=500))
     while not outputs.get(request, Whole()).token_ids:
@@ -137,8 +137,19 @@ def test_cancel_delivers_what_came_so_far_and_is_final() -> None:
     assert executor.stats().available_pages == 64
 
 
-@pytest.mark.parametrize("state", ["paused executor", "waiting", "prefill", "decode", "paused", "finished"])
-def test_cancel_in_every_state_ends_that_request_alone_and_frees_its_pages(state: str) -> None:
+STATES: dict[str, Callable[[runtime.ExecutorStats], bool]] = {
+    "paused executor": lambda stats: stats.waiting == 2,
+    "waiting": lambda stats: (stats.running, stats.waiting) == (1, 1),
+    "prefill": lambda stats: stats.running == 1 and 2 <= stats.steps - 1 < 8,
+    "decode": lambda stats: stats.running == 2 and stats.steps >= 10,
+    "paused": lambda stats: stats.running == stats.waiting == stats.pauses == 1,
+    "finished": lambda stats: stats.finished == 2,
+}
+
+
+def in_state(state: str, length: int) -> tuple[runtime.Executor, dict[int, Whole], int, int] | None:
+    """An executor, held where two requests are in a state; what has come so far; the other's id and the request's.
+    None: the loop was past that state before it could be held."""
     executor = runtime.Executor(
         runtime.CountingBackend(
             vocab_size=VOCAB, max_batch_size=4, max_num_tokens=16, page_tokens=8, max_seq_len=256, step_seconds=0.002
@@ -150,13 +161,6 @@ def test_cancel_in_every_state_ends_that_request_alone_and_frees_its_pages(state
         vocab=LETTERS,
     )
     outputs: dict[int, Whole] = {}
-    length = 1 if state == "prefill" else 100
-
-    def until(reached: Callable[[runtime.ExecutorStats], bool]) -> None:
-        deadline = time.monotonic() + 60
-        while not reached(executor.stats()):
-            assert time.monotonic() < deadline
-
     if state == "paused executor":
         executor.pause()
     other = executor.submit(PROMPT, params(max_tokens=length))
@@ -165,20 +169,17 @@ def test_cancel_in_every_state_ends_that_request_alone_and_frees_its_pages(state
     request = executor.submit(
         [1] * 120 if state == "prefill" else PROMPT, params(max_tokens=1 if state == "prefill" else 100, stream=False)
     )
-    match state:
-        case "paused executor":
-            until(lambda stats: stats.waiting == 2)
-        case "waiting":
-            until(lambda stats: stats.running == 1 and stats.waiting == 1)
-        case "prefill":
-            steps = executor.stats().steps
-            until(lambda stats: stats.steps >= steps + 2)
-        case "decode":
-            until(lambda stats: stats.running == 2 and stats.steps >= 10)
-        case "paused":
-            until(lambda stats: stats.pauses == 1 and stats.waiting == 1)
-        case "finished":
-            wait(executor, outputs, 2)
+    while not STATES[state](stats := executor.stats()) and stats.finished < 2:
+        time.sleep(0.0001)
+    return (executor, outputs, other, request) if STATES[state](held(executor)) else None
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_cancel_in_every_state_ends_that_request_alone_and_frees_its_pages(state: str) -> None:
+    length = 1 if state == "prefill" else 100
+    while (found := in_state(state, length)) is None:
+        pass
+    executor, outputs, other, request = found
     executor.cancel(request)
     executor.cancel(request + 1)  # there is none
     executor.resume()
@@ -212,18 +213,20 @@ def test_usage_and_timings_are_told() -> None:
 
 
 def test_an_idle_executor_never_wakes() -> None:
-    before = set(os.listdir("/proc/self/task"))
+    others = set(os.listdir("/proc/self/task"))
     executor = make()
     run(executor, PROMPT, params(max_tokens=2))
-    own = set(os.listdir("/proc/self/task")) - before
+    own = set(os.listdir("/proc/self/task")) - others
     assert own
 
     def switches() -> list[str]:
         lines = [(Path("/proc/self/task") / t / "status").read_text().splitlines() for t in sorted(own)]
         return [line for status in lines for line in status if "ctxt_switches" in line]
 
-    time.sleep(0.05)  # it may still be on its way to sleep
-    counts = switches()
-    time.sleep(0.3)
-    assert switches() == counts
+    deadline = time.monotonic() + 60
+    before: list[str] = []
+    while (now := switches()) != before:  # it may still be on its way to sleep
+        assert time.monotonic() < deadline
+        before = now
+        time.sleep(0.3)
     executor.close()

@@ -22,6 +22,7 @@ from precast import LLM, AsyncLLM, RequestOutput, SamplingParams
 from precast.errors import EngineError, QueueFullError, RequestError, SourceError
 from precast.runtime.llm import LLM as EngineLLM
 from precast.runtime.text.tokenizer import Tokenizer
+from tests.executors import held
 from tests.steps import make_engine
 from tests.tiny import logits_of, tiny_llama
 from tests.unit.test_tokenizer import byte_level
@@ -232,13 +233,17 @@ def test_steps_cache_and_tokens_can_be_watched(engine: Path) -> None:
 
 
 def test_closing_answers_who_waits(engine: Path) -> None:
-    llm = LLM(engine)
+    llm = LLM(engine, max_batch_size=1)
+    llm.pause()
     answers: list[RequestOutput] = []
     waiter = threading.Thread(
         target=lambda: answers.extend(llm.generate(["a"] * 40, SamplingParams(max_tokens=400, ignore_eos=True)))
     )
     waiter.start()
-    until(lambda: llm.stats().running + llm.stats().waiting == 40)
+    until(lambda: llm.stats().queued_requests == 40)
+    llm.resume()
+    until(lambda: llm.stats().steps > 0)
+    assert held(llm).waiting > 0
     llm.close()
     llm.close()
     waiter.join(60)
@@ -294,20 +299,26 @@ def test_cancelling_a_task_cancels_its_request(engine: Path) -> None:
     async def main() -> None:
         long = SamplingParams(max_tokens=480, ignore_eos=True)
         async with AsyncLLM(engine) as llm:
+            llm.pause()
             task = asyncio.create_task(llm.generate(["a", "b"], long))
-            while llm.stats().running == 0:
+            while llm.stats().queued_requests < 2:
                 await asyncio.sleep(0.001)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
+            while llm.stats().finished < 2:
+                await asyncio.sleep(0.001)
+            assert llm.stats().steps == 0
+            llm.resume()
             stream = llm.stream("a", long)
             await anext(stream)
             await stream.aclose()
             while llm.stats().running > 0:
                 await asyncio.sleep(0.001)
             assert llm.stats().available_pages == llm.stats().num_pages
+            llm.pause()
             waiting = asyncio.create_task(llm.chat([{"role": "user", "content": "hi"}], long))
-            while llm.stats().running == 0:
+            while llm.stats().queued_requests == 0:
                 await asyncio.sleep(0.001)
             await llm.close()
             assert (await waiting).finish_reason == "cancelled"

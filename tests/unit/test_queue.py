@@ -69,9 +69,9 @@ def test_who_runs_does_not_count_as_waiting() -> None:
 
 
 def test_a_timeout_ends_a_request_wherever_it_is() -> None:
-    e = executor(step_seconds=0.01)
+    e = executor(step_seconds=0.02)
     outputs: dict[int, Whole] = {}
-    running = e.submit([1, 2, 3], params(max_tokens=120), timeout=0.15)
+    running = e.submit([1, 2, 3], params(max_tokens=120), timeout=1.5)  # of 2.4 s at least
     waiting = e.submit([1, 2, 3], params(max_tokens=1), timeout=0.05)
     free = e.submit([1, 2, 3], params(max_tokens=3), timeout=1e300)
     wait(e, outputs, 3)
