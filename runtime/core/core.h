@@ -88,7 +88,8 @@ struct BlockTable {
 
 enum class SequenceState : uint8_t { waiting, prefill, decode, finished };
 
-struct RadixNode;  // radix_tree.h
+struct RadixNode;   // radix_tree.h
+class LiveRequest;  // live_request.h
 
 // A sequence in the scheduler: one of the outputs of a request. Invariants (check_sequence):
 //   waiting, finished: no pages, none reserved, num_computed = 0
@@ -127,6 +128,8 @@ struct Sequence {
   uint64_t arrival = 0;
   uint64_t start = 0;
   int32_t num_overtaken = 0;
+  // Executor's own: the request that it is a member of.
+  LiveRequest* request = nullptr;
 
   int32_t length() const { return static_cast<int32_t>(tokens.size()); }
 };

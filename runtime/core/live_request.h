@@ -41,7 +41,7 @@ class LiveRequest {
   void push_prompt_logprobs(TokenLogprobs&& logprobs);
 
   // Appends what can leave now that `member` has more. A member that is finished is taken once.
-  void take(Member& member, std::vector<OutputDelta>& deltas);
+  void take(Member& member, Clock::time_point now, std::vector<OutputDelta>& deltas);
   // Every member is finished and taken.
   bool finished() const { return num_finished_ == members_.size(); }
 

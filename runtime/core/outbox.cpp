@@ -54,7 +54,7 @@ Outbox::Outbox() : event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
 Outbox::~Outbox() { ::close(event_); }
 
 void Outbox::open(RequestId id, int32_t num_outputs, int32_t prompt_tokens, uint64_t seed) {
-  Open request{std::vector<uint64_t>(static_cast<size_t>(num_outputs)), prompt_tokens, seed};
+  Open request{std::vector<bool>(static_cast<size_t>(num_outputs)), prompt_tokens, seed};
   const std::lock_guard lock(mutex_);
   open_.emplace(id, std::move(request));
 }
@@ -62,32 +62,43 @@ void Outbox::open(RequestId id, int32_t num_outputs, int32_t prompt_tokens, uint
 void Outbox::put(std::vector<OutputDelta>& deltas) {
   if (deltas.empty()) return;
   const std::lock_guard lock(mutex_);
-  try {
-    make_room(deltas_, deltas.size());
-    for (OutputDelta& delta : deltas) put(delta);
-  } catch (...) {
+  if (deltas_.empty()) {
+    deltas_.swap(deltas);
+    for (const OutputDelta& delta : deltas_) note_end(delta);
+  } else {
+    try {
+      make_room(deltas_, deltas.size());
+      for (OutputDelta& delta : deltas) note_end(merge(std::move(delta)));
+    } catch (...) {
+      deltas.clear();
+      throw;
+    }
     deltas.clear();
-    throw;
   }
-  deltas.clear();
   set_readable(true);
 }
 
-void Outbox::put(OutputDelta& delta) {
-  const auto request = open_.find(delta.id);
-  PRECAST_CHECK(request != open_.end());
-  uint64_t& newest = request->second.newest[static_cast<size_t>(delta.index)];
-  const bool ends = delta.finish_reason != FinishReason::none, ends_request = delta.request_finished;
-  PRECAST_CHECK(newest != kFinished);
-  // A request's last delta stays behind those of its other outputs.
-  if (newest > taken_ && !(ends_request && request->second.newest.size() > 1)) {
-    append_delta(deltas_[newest - taken_ - 1], std::move(delta));
-  } else {
-    deltas_.push_back(std::move(delta));
-    newest = taken_ + deltas_.size();
+// Returns the delta that waits now. Throws std::bad_alloc, and nothing has changed.
+const OutputDelta& Outbox::merge(OutputDelta&& delta) {
+  for (; num_indexed_ < deltas_.size(); ++num_indexed_) {
+    newest_[{deltas_[num_indexed_].id, deltas_[num_indexed_].index}] = num_indexed_;
   }
-  if (ends) newest = kFinished;
-  if (ends_request) open_.erase(request);
+  const auto newest = newest_.find({delta.id, delta.index});
+  // A request's last delta stays behind those of its other outputs.
+  if (newest == newest_.end() || (delta.request_finished && open_.at(delta.id).finished.size() > 1)) {
+    return deltas_.emplace_back(std::move(delta));
+  }
+  append_delta(deltas_[newest->second], std::move(delta));
+  return deltas_[newest->second];
+}
+
+// So that a failure ends only what has not ended.
+void Outbox::note_end(const OutputDelta& delta) {
+  if (delta.finish_reason == FinishReason::none) return;
+  const auto request = open_.find(delta.id);
+  PRECAST_CHECK(request != open_.end() && !request->second.finished[static_cast<size_t>(delta.index)]);
+  request->second.finished[static_cast<size_t>(delta.index)] = true;
+  if (delta.request_finished) open_.erase(request);
 }
 
 void Outbox::fail(const std::string& error) noexcept {
@@ -112,7 +123,8 @@ std::vector<OutputDelta> Outbox::poll(size_t max) {
     taken.assign(std::make_move_iterator(deltas_.begin()), std::make_move_iterator(end));
     deltas_.erase(deltas_.begin(), end);
   }
-  taken_ += taken.size();
+  newest_.clear();
+  num_indexed_ = 0;
   set_readable(!deltas_.empty());
   return taken;
 }
@@ -121,9 +133,9 @@ std::vector<OutputDelta> Outbox::poll(size_t max) {
 void Outbox::fail_open() {
   while (!open_.empty()) {
     const auto request = open_.begin();
-    std::vector<uint64_t>& newest = request->second.newest;
-    for (size_t index = 0; index < newest.size(); ++index) {
-      if (newest[index] == kFinished) continue;
+    std::vector<bool>& finished = request->second.finished;
+    for (size_t index = 0; index < finished.size(); ++index) {
+      if (finished[index]) continue;
       OutputDelta delta;
       delta.id = request->first;
       delta.index = static_cast<int32_t>(index);
@@ -131,10 +143,9 @@ void Outbox::fail_open() {
       delta.error = error_;
       delta.prompt_tokens = request->second.prompt_tokens;
       delta.seed = request->second.seed;
-      delta.request_finished = std::all_of(newest.begin() + static_cast<std::ptrdiff_t>(index) + 1, newest.end(),
-                                           [](uint64_t number) { return number == kFinished; });
+      delta.request_finished = std::ranges::count(finished, false) == 1;
       deltas_.push_back(std::move(delta));
-      newest[index] = kFinished;
+      finished[index] = true;
     }
     open_.erase(request);
   }

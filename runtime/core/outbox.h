@@ -5,9 +5,11 @@
 // tell. When the engine fails, the last deltas are made by who takes them, so that they cannot be lost for want of
 // memory.
 #pragma once
+#include <map>
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "runtime/core/core.h"
@@ -40,22 +42,23 @@ class Outbox {
   std::vector<OutputDelta> poll(size_t max);
 
  private:
-  // Deltas are numbered from 1 on as they are put; numbers up to taken_ have been taken.
   struct Open {
-    std::vector<uint64_t> newest;  // of each output: the number of its newest delta; 0: none yet; or kFinished
+    std::vector<bool> finished;  // of each output
     int32_t prompt_tokens;
     uint64_t seed;
   };
-  static constexpr uint64_t kFinished = ~uint64_t{0};
 
-  void put(OutputDelta& delta);
+  const OutputDelta& merge(OutputDelta&& delta);
+  void note_end(const OutputDelta& delta);
   void fail_open();
   void set_readable(bool readable) noexcept;
 
   int event_;
   std::mutex mutex_;
   std::vector<OutputDelta> deltas_;
-  uint64_t taken_ = 0;
+  // Made only when the reader is late: where in deltas_ an output's newest is, of the first num_indexed_ deltas.
+  std::map<std::pair<RequestId, int32_t>, size_t> newest_;
+  size_t num_indexed_ = 0;
   std::unordered_map<RequestId, Open> open_;
   bool failed_ = false;
   std::string error_;

@@ -57,8 +57,8 @@ void Output::set_prompt_logprobs(std::shared_ptr<const std::vector<TokenLogprobs
   prompt_logprobs_ = std::move(logprobs);
 }
 
-void Output::push(Sample&& sample) {
-  const Clock::time_point before = std::exchange(last_token_, Clock::now());
+void Output::push(Sample&& sample, Clock::time_point now) {
+  const Clock::time_point before = std::exchange(last_token_, now);
   if (++sampled_ == 1) first_token_ = last_token_;
   const double latency = seconds(sampled_ == 1 ? enqueued_ : before, last_token_);
   cumulative_logprob_ += sample.logprobs.logprob;
@@ -88,7 +88,7 @@ void Output::finish(FinishReason reason, std::string error) {
   error_ = std::move(error);
 }
 
-bool Output::take(OutputDelta& delta) {
+bool Output::take(Clock::time_point now, OutputDelta& delta) {
   const bool waits = !params_.stream || (params_.scored_prompt_tokens() && !prompt_logprobs_);
   if (!finished() && waits) return false;
   std::string text;
@@ -99,7 +99,7 @@ bool Output::take(OutputDelta& delta) {
   move_front(tokens_, tokens, delta.token_ids);
   move_front(logprobs_, tokens, delta.logprobs);
   move_front(token_latencies_, tokens, delta.token_latencies);
-  fill(delta);
+  fill(now, delta);
   return true;
 }
 
@@ -118,8 +118,7 @@ void Output::begin(OutputDelta& delta) {
   delta.token_ids = std::exchange(echo_, {});
 }
 
-void Output::fill(OutputDelta& delta) const {
-  const Clock::time_point now = Clock::now();
+void Output::fill(Clock::time_point now, OutputDelta& delta) const {
   delta.id = id_;
   delta.index = index_;
   delta.cumulative_logprob = cumulative_logprob_;

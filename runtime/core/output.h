@@ -22,8 +22,8 @@ class Output {
   const LogitsProcessors& processors() const { return processors_; }
   // The prompt's, all of them; they go out with the first delta, which waits for them when they are wanted.
   void set_prompt_logprobs(std::shared_ptr<const std::vector<TokenLogprobs>> logprobs);
-  // Takes a sampled token; afterwards finished() may hold.
-  void push(Sample&& sample);
+  // Takes a token that was sampled `now`; afterwards finished() may hold.
+  void push(Sample&& sample, Clock::time_point now);
   // Ends the request from outside: cancelled, error, or length when there is nothing to generate.
   void finish(FinishReason reason, std::string error = {});
   int32_t num_sampled() const { return sampled_; }
@@ -32,12 +32,12 @@ class Output {
   void admitted(Clock::time_point now) { admitted_ = now; }
   // What is ready since the last call. Returns false when there is nothing to say yet: nothing new, or the whole output
   // is wanted at once.
-  bool take(OutputDelta& delta);
+  bool take(Clock::time_point now, OutputDelta& delta);
 
  private:
   int keep(Sample&& sample, double latency_seconds);
   void begin(OutputDelta& delta);
-  void fill(OutputDelta& delta) const;
+  void fill(Clock::time_point now, OutputDelta& delta) const;
 
   RequestId id_;
   int32_t index_;

@@ -9,8 +9,7 @@
 namespace precast {
 
 struct SampleTask {
-  RequestId request = 0;
-  int32_t index = 0;        // of the request's sequence
+  Sequence* sequence = nullptr;
   std::span<float> logits;  // [vocab_size], overwritten
   const SamplingParams* params = nullptr;
   // Either the next token is sampled …
