@@ -34,6 +34,7 @@ class Worker:
     def run(self, *arguments: Any) -> dict[str, Any]:
         """What the command left; see worker.py."""
         if self._process is None or self._process.poll() is not None:
+            self.stop()
             command = [sys.executable, str(hostile_worker.__file__)]
             pipe = subprocess.PIPE
             self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
@@ -49,8 +50,7 @@ class Worker:
         process.stdin.write(json.dumps(arguments) + "\n")
         process.stdin.flush()
         if not select.select([process.stdout], [], [], HANG_S)[0]:
-            process.kill()
-            process.wait()
+            self.stop()
             pytest.fail(f"it hangs: {arguments}")
         line = process.stdout.readline()
         assert line, f"it crashes with code {process.wait()}: {arguments}"
@@ -58,10 +58,11 @@ class Worker:
         return answer
 
     def stop(self) -> None:
-        """Ends the process."""
+        """Ends the process and closes its pipes."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
+            self._process.communicate()
+            self._process = None
 
 
 @pytest.fixture(scope="module")

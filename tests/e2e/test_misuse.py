@@ -215,5 +215,6 @@ def test_a_reader_that_leaves_early_is_no_fault(engine: Path) -> None:
     assert running.stderr is not None
     assert running.stdout.read(1)
     running.stdout.close()
-    assert running.stderr.read() == b""
-    assert running.wait() == 1
+    with running:
+        assert running.stderr.read() == b""
+    assert running.returncode == 1

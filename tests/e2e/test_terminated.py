@@ -12,7 +12,7 @@ from typing import IO
 
 import pytest
 
-from tests.e2e.command_line import TIMEOUT_S, precast, start
+from tests.e2e.command_line import precast, start
 
 LONG = ("--ignore-eos", "--temperature", 0, "--max-tokens", 8000)
 SIGNALS = [(signal.SIGTERM, 143), (signal.SIGINT, 130)]
@@ -29,8 +29,9 @@ def end(running: subprocess.Popen[bytes], first: bytes) -> tuple[int, str, str]:
         running.stdin.close()
     assert running.stderr is not None
     # Not communicate(), which passes over what reading `first` has buffered.
-    out, err = out_of(running).read(), running.stderr.read()
-    return running.wait(TIMEOUT_S), (first + out).decode(errors="replace"), err.decode()
+    with running:
+        out, err = out_of(running).read(), running.stderr.read()
+    return running.returncode, (first + out).decode(errors="replace"), err.decode()
 
 
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
@@ -96,14 +97,14 @@ def terminated(*_):
 llm = LLM(sys.argv[1])
 signal.signal(signal.SIGTERM, terminated)
 streams = [llm.stream([5, 6, i], SamplingParams(max_tokens=int(sys.argv[2]), ignore_eos=True)) for i in range(8)]
-next(streams[0])
+begun = {streams[0]: next(streams[0])}  # which may be all of it
 try:
     print("started", flush=True)
     while True:
         time.sleep(1)  # not signal.pause(), which would sleep on after a signal that came just before it
 finally:
     drained = llm.close(drain=True, timeout=float(sys.argv[3]))
-    reasons = {list(stream)[-1].finish_reason for stream in streams}
+    reasons = {[begun.get(stream), *stream][-1].finish_reason for stream in streams}
     assert reasons <= {"length", "cancelled"}
     assert drained == (reasons == {"length"})
     sys.exit(0 if drained else 3)
