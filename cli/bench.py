@@ -6,11 +6,14 @@ import json
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from precast.cli.options import MemorySize, milliseconds, progress_bars, table
+
+if TYPE_CHECKING:
+    from precast.benchmark.bound import Limits
 
 
 class Counts(click.ParamType):  # type: ignore[type-arg] # as MemorySize
@@ -38,6 +41,7 @@ def command() -> None:
     Examples:
       precast bench latency engine
       precast bench throughput engine --workload requests=64,prompt=100..1000,output=50..200
+      precast bench profile engine --batch-size 16
     """
 
 
@@ -90,11 +94,7 @@ def latency(
         click.echo(json.dumps(_machine() | found.to_json(), indent=2))
         return
     _print_machine(found.num_threads)
-    limits = found.limits
-    click.echo(
-        f"limits: reads {limits.read_bytes / 1e9:.1f} GB/s; computes {limits.i8_ops / 1e9:,.0f} GOPS of int8, "
-        f"{limits.bf16_ops / 1e9:,.0f} of bf16, {limits.f32_ops / 1e9:,.0f} of f32"
-    )
+    _print_limits(found.limits)
     click.echo()
     table(
         ["prefill: tokens", "TTFT", "tokens/s", "of the limit"],
@@ -177,6 +177,53 @@ def throughput(
     table(["", "mean", "p50", "p95", "p99"], times)
 
 
+@command.command("profile")
+@_engine
+@click.option("--batch-size", type=click.IntRange(1), default=1, show_default=True, help="Sequences of the step.")
+@click.option("--rows", type=click.IntRange(1), default=1, show_default=True, help="New tokens of each sequence.")
+@click.option("--context", type=click.IntRange(0), default=128, show_default=True, help="Tokens before them.")
+@_threads
+@_json
+def profile(engine: Path, batch_size: int, rows: int, context: int, num_threads: int | None, as_json: bool) -> None:
+    """Measure each op of a step of ENGINE: where its time goes.
+
+    Medians of 20 steps; ops of all layers are added up. "of the limit": as `bench latency` tells, of linears and
+    attention. Sampling, scheduling and text are not part of it.
+
+    \b
+    Examples:
+      precast bench profile engine                            # a decode step of one sequence
+      precast bench profile engine --batch-size 16 --context 1024
+      precast bench profile engine --rows 512 --context 0     # prefill
+    """
+    from precast.benchmark.profile import profile as measure
+
+    with progress_bars() as progress:
+        found = measure(engine, batch_size, rows, context, num_threads, progress)
+    if as_json:
+        click.echo(json.dumps(_machine() | {"seconds": found.seconds} | asdict(found), indent=2))
+        return
+    _print_machine(found.num_threads)
+    _print_limits(found.limits)
+    tokens = f"{found.batch_size} x {found.rows} tokens behind {found.context:,}"
+    click.echo(f"{tokens}: {milliseconds(found.seconds)}")
+    click.echo()
+    table(
+        ["op", "", "calls", "time", "of the step", "of the limit"],
+        [
+            [
+                op.name,
+                " ".join((op.kernel, op.shape)).strip(),
+                str(op.calls),
+                milliseconds(op.seconds),
+                f"{op.seconds / found.seconds:.1%}",
+                "" if op.bound is None else f"{op.bound / op.seconds:.0%}",
+            ]
+            for op in found.ops
+        ],
+    )
+
+
 def _machine() -> dict[str, Any]:
     from precast.builder.build import cpu_model
 
@@ -186,3 +233,10 @@ def _machine() -> dict[str, Any]:
 def _print_machine(num_threads: int) -> None:
     found = _machine()
     click.echo(f"{found['cpu']}, {found['cpus']} CPUs, load {found['load']:.1f}; {num_threads} threads")
+
+
+def _print_limits(limits: Limits) -> None:
+    click.echo(
+        f"limits: reads {limits.read_bytes / 1e9:.1f} GB/s; computes {limits.i8_ops / 1e9:,.0f} GOPS of int8, "
+        f"{limits.bf16_ops / 1e9:,.0f} of bf16, {limits.f32_ops / 1e9:,.0f} of f32"
+    )

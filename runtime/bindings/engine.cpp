@@ -48,6 +48,16 @@ class Engine {
   std::shared_ptr<VocabBytes> vocab() const { return vocab_; }
   std::shared_ptr<Prefixes> prefixes() const { return prefixes_; }
 
+  std::vector<double> profile(const Ints& tokens, const IntRows& sequences, const IntTables& block_tables,
+                              const Ints& logit_rows) {
+    const StepBatch batch = make_batch(tokens, sequences, block_tables, logit_rows);
+    const nb::gil_scoped_release released;
+    std::vector<float> logits(batch.logit_rows.size() * static_cast<size_t>(backend_->limits().vocab_size));
+    std::vector<double> op_seconds(file_->plan().ops.size());
+    backend_->run_timed(batch, logits.data(), op_seconds);
+    return op_seconds;
+  }
+
   Logits forward(const Ints& tokens, const IntRows& sequences, const IntTables& block_tables, const Ints& logit_rows,
                  const std::optional<IntRows>& copies) {
     StepBatch batch = make_batch(tokens, sequences, block_tables, logit_rows);
@@ -114,7 +124,7 @@ class Engine {
   }
 
   std::shared_ptr<const EngineFile> file_;
-  std::shared_ptr<Backend> backend_;
+  std::shared_ptr<CpuBackend> backend_;
   std::shared_ptr<VocabBytes> vocab_;
   std::shared_ptr<Prefixes> prefixes_;  // the backend holds the file that they point into
 };
@@ -174,7 +184,9 @@ void bind_engine(nb::module_& m) {
           "uses as many as its positions need, -1 where a page has left its group's window; logit_rows i32 [S], "
           "rising; "
           "copies i32 [C, 4] of (group, from page, to page, first tokens), done in order before anything else → logits "
-          "f32 [S, vocab_size]. One call at a time. Raises ValueError for a step that breaks a limit.");
+          "f32 [S, vocab_size]. One call at a time. Raises ValueError for a step that breaks a limit.")
+      .def("profile", &Engine::profile, "tokens"_a, "sequences"_a, "block_tables"_a, "logit_rows"_a,
+           "As forward, without the logits → the seconds that each op of the plan took.");
 }
 
 }  // namespace precast

@@ -108,9 +108,9 @@ CpuValue make_value(const PlanBuffer& buffer, const KernelTable& kernels) {
   return value;
 }
 
-class CpuBackend final : public Backend {
+class PlanBackend final : public CpuBackend {
  public:
-  CpuBackend(std::shared_ptr<const EngineFile> file, const KernelTable& kernels, const CpuModel& model, int num_threads)
+  PlanBackend(std::shared_ptr<const EngineFile> file, const KernelTable& kernels, const CpuModel& model, int num_threads)
       : context_{.file = std::move(file),
                  .kernels = kernels,
                  .model = model,
@@ -171,6 +171,22 @@ class CpuBackend final : public Backend {
   }
 
   void run(const StepBatch& batch, float* logits) override {
+    const CpuStep step = begin(batch, logits);
+    for (const std::unique_ptr<CpuOp>& op : ops_) op->run(step);
+  }
+
+  void run_timed(const StepBatch& batch, float* logits, std::span<double> op_seconds) override {
+    if (op_seconds.size() != ops_.size()) throw std::invalid_argument("op_seconds has not one place for each op");
+    const CpuStep step = begin(batch, logits);
+    for (size_t i = 0; i < ops_.size(); ++i) {
+      const Clock::time_point began = Clock::now();
+      ops_[i]->run(step);
+      op_seconds[i] += std::chrono::duration<double>(Clock::now() - began).count();
+    }
+  }
+
+ private:
+  CpuStep begin(const StepBatch& batch, float* logits) {
     check_step(batch, limits(), num_pages_);
     for (const PageCopy& copy : batch.copies) copy_page(copy);
     positions_.clear();
@@ -183,11 +199,8 @@ class CpuBackend final : public Backend {
     }
     schedule_attention(batch, context_.attention.limits, schedule_);
     compute_rope_tables();
-    const CpuStep step{batch, positions_.data(), row_tables_.data(), schedule_, logits};
-    for (const std::unique_ptr<CpuOp>& op : ops_) op->run(step);
+    return {batch, positions_.data(), row_tables_.data(), schedule_, logits};
   }
-
- private:
   void check_load(const PageLoad& load) const {
     if (load.bytes.size() != page(load.group, load.page).size()) {
       throw std::invalid_argument("a page to load has another size");
@@ -350,7 +363,7 @@ class CpuBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cpu_backend(std::shared_ptr<const EngineFile> file, int num_threads) {
+std::unique_ptr<CpuBackend> make_cpu_backend(std::shared_ptr<const EngineFile> file, int num_threads) {
   const int threads = num_threads == 0 ? available_cpus() : num_threads;
   if (threads < 1 || threads > kMaxThreads) {
     throw EngineError("num_threads must be 0 (all that this process may use) or 1 … " + std::to_string(kMaxThreads));
@@ -359,7 +372,7 @@ std::unique_ptr<Backend> make_cpu_backend(std::shared_ptr<const EngineFile> file
   try {
     const Attributes& attributes = file->plan().attributes;
     const KernelTable& kernels = kernels_for(attributes.text("isa"));
-    return std::make_unique<CpuBackend>(std::move(file), kernels, read_model(attributes), threads);
+    return std::make_unique<PlanBackend>(std::move(file), kernels, read_model(attributes), threads);
   } catch (const EngineError& error) {
     throw EngineError(path + " will not load: " + error.what());
   } catch (const std::system_error&) {

@@ -46,9 +46,24 @@ def test_a_workload_is_run_and_stands_beside_its_prediction(engine: Path) -> Non
     assert "of what the step costs predict" in shown
 
 
+def test_every_op_of_a_step_is_told(engine: Path) -> None:
+    found = json.loads(precast("bench", "profile", engine, "--batch-size", 2, "--rows", 3, "--json").done())
+    ops = {op["name"]: op for op in found["ops"]}
+    assert ops["layers.*.mlp.act"]["calls"] == ops["layers.*.attention"]["calls"] == 2
+    assert ops["logits"]["calls"] == 1
+    assert min(op["seconds"] for op in ops.values()) > 0
+    assert found["seconds"] == pytest.approx(sum(op["seconds"] for op in ops.values()))
+    assert {op["kernel"] for op in ops.values() if op["bound"] is not None} == {"linear", "paged_attention"}
+    shown = precast("bench", "profile", engine, "--context", 0).done()
+    assert "1 x 1 tokens behind 0" in shown
+    assert "layers.*.attention.qkv" in shown
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
+        (("profile", "--batch-size", "5"), 1, "was built for 4 sequences, and this asks for 5"),
+        (("profile", "--context", "9000"), 1, "tokens in a sequence, and this asks for 9001"),
         (("latency", "--prompt-tokens", "9000"), 1, "a prompt of 9000 tokens cannot be measured with this engine"),
         (("latency", "--batch-size", "5"), 1, "a batch of 5 cannot be measured with this engine; it takes 1 … 4"),
         (("latency", "--batch-size", "1,x"), 2, "is not a list of numbers"),

@@ -27,7 +27,7 @@ def test_a_step_multiplies_what_its_linears_do_and_its_attention_sees(work: Step
     assert found.ops["i8"] == 2 * (4 * 2 * layer + 2 * 96 * VOCAB)
     pairs = 11 + 12 + 13 + 21
     assert found.ops["f32"] == 2 * 4 * pairs * 4 * 40
-    assert found.ops["bf16"] == 0
+    assert set(found.ops) == {"i8", "f32"}
 
 
 def test_a_step_reads_every_weight_once_and_the_keys_and_values_that_it_sees(work: StepWork) -> None:

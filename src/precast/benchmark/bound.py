@@ -4,7 +4,7 @@ computing what it must compute, at the machine's limits."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from precast._native import runtime as native
@@ -27,6 +27,10 @@ class Limits:
     bf16_ops: float = 0.0
     f32_ops: float = 0.0
 
+    def ops(self, dtype: str) -> float:
+        """Of i8, bf16 or f32."""
+        return float(getattr(self, f"{dtype}_ops"))
+
     def or_higher(self, num_threads: int) -> Limits:
         """Measures for half a second; other work on the machine can only lower what is measured."""
         found = native.machine_limits(num_threads)
@@ -37,62 +41,65 @@ class Limits:
 class Work:
     """Of a step. Norms, activations, rope and sampling are left out: they are small beside these."""
 
-    read_bytes: float
+    read_bytes: float = 0.0
     """Weights with their scales, once each, and the K/V that its rows see."""
-    ops: dict[str, float]
+    ops: dict[str, float] = field(default_factory=dict)
     """Multiplications and additions by the dtype that is multiplied: i8, bf16, f32."""
+
+    def __add__(self, other: Work) -> Work:
+        ops = {dtype: self.ops.get(dtype, 0.0) + other.ops.get(dtype, 0.0) for dtype in self.ops | other.ops}
+        return Work(self.read_bytes + other.read_bytes, ops)
 
     def seconds(self, limits: Limits) -> float:
         """The bound: reading beside computing, each at its limit."""
-        computing = self.ops["i8"] / limits.i8_ops
-        computing += self.ops["bf16"] / limits.bf16_ops + self.ops["f32"] / limits.f32_ops
+        computing = sum(count / limits.ops(dtype) for dtype, count in self.ops.items())
         return max(self.read_bytes / limits.read_bytes, computing)
 
 
 class StepWork:
-    """What steps of one engine have to do."""
+    """What steps of one engine have to do, op by op."""
 
     def __init__(self, engine: Path) -> None:
         """Reads the plan of an engine folder. Raises EngineError."""
         file = EngineFile.open(engine / "rank0.engine")
         try:
-            plan = Plan.from_bytes(bytes(file.bytes("plan")))
+            self.plan = Plan.from_bytes(bytes(file.bytes("plan")))
         except ValueError as error:
             raise EngineError(f"{file.path}: {error}") from None
-        self._kv_dtype = str(plan.attributes["kv_cache_dtype"])
-        self._heads, self._kv_heads, self._head_size = (
-            int(plan.attributes[name]) for name in ("num_heads", "num_kv_heads", "head_size")
+        kv_dtype = str(self.plan.attributes["kv_cache_dtype"])
+        heads, kv_heads, head_size = (
+            int(self.plan.attributes[name]) for name in ("num_heads", "num_kv_heads", "head_size")
         )
-        self._windows = [int(op.attributes["window"]) for op in plan.ops if op.kernel == "paged_attention"]
-        self._linears = [
-            _Linear(
-                dtype=_dtype(file.sections[op.weights[0]].tag),
-                products=int(op.attributes["n"]) * int(op.attributes["k"]),
-                read_bytes=sum(file.sections[name].length for name in op.weights),
-                sampled=plan.buffers[op.outputs[0]].rows == "S",
-            )
-            for op in plan.ops
-            if op.kernel == "linear"
-        ]
-        self.is_known = all(op.kernel != "moe" for op in plan.ops)
+        scale_bytes = 4 if kv_dtype in SCALED_KV else 0
+        attention = _Attention(
+            kv_bytes=2 * kv_heads * (head_size * KV_ELEMENT_BYTES[kv_dtype] + scale_bytes),
+            pair_ops=4.0 * heads * head_size,
+        )
+        self._ops: dict[int, _Linear | _Attention] = {}
+        """By its place in the plan; others count as no work."""
+        for i, op in enumerate(self.plan.ops):
+            if op.kernel == "linear":
+                self._ops[i] = _Linear(
+                    dtype=_dtype(file.sections[op.weights[0]].tag),
+                    products=int(op.attributes["n"]) * int(op.attributes["k"]),
+                    read_bytes=sum(file.sections[name].length for name in op.weights),
+                    sampled=self.plan.buffers[op.outputs[0]].rows == "S",
+                )
+            elif op.kernel == "paged_attention":
+                self._ops[i] = replace(attention, window=int(op.attributes["window"]))
+        self.is_known = all(op.kernel != "moe" for op in self.plan.ops)
         """False for mixtures of experts: which of them a step reads depends on its tokens."""
 
     def of(self, sequences: Sequence[tuple[int, int]]) -> Work:
         """`sequences`: (rows, tokens before them), each of which wants the logits of its last row."""
-        rows = sum(n for n, _ in sequences)
-        ops = {"i8": 0.0, "bf16": 0.0, "f32": 0.0}
-        for linear in self._linears:
-            ops[linear.dtype] += 2.0 * linear.products * (len(sequences) if linear.sampled else rows)
-        element = KV_ELEMENT_BYTES[self._kv_dtype]
-        scale = 4 if self._kv_dtype in SCALED_KV else 0
-        token_bytes = 2 * self._kv_heads * (self._head_size * element + scale)
-        read = float(sum(linear.read_bytes for linear in self._linears))
-        for window in self._windows:
-            for n, before in sequences:
-                seen, pairs = _seen(n, before, window)
-                read += seen * token_bytes
-                ops["f32"] += 4.0 * pairs * self._heads * self._head_size
-        return Work(read, ops)
+        total = Work()
+        for op in self._ops.values():
+            total += op.work(sequences)
+        return total
+
+    def of_op(self, op: int, sequences: Sequence[tuple[int, int]]) -> Work | None:
+        """Of the plan's op of this number alone; None: it is none that counts."""
+        return self._ops[op].work(sequences) if op in self._ops else None
 
 
 @dataclass(frozen=True)
@@ -103,6 +110,25 @@ class _Linear:
     read_bytes: int
     sampled: bool
     """Runs only on rows whose logits are wanted."""
+
+    def work(self, sequences: Sequence[tuple[int, int]]) -> Work:
+        rows = len(sequences) if self.sampled else sum(n for n, _ in sequences)
+        return Work(self.read_bytes, {self.dtype: 2.0 * self.products * rows})
+
+
+@dataclass(frozen=True)
+class _Attention:
+    kv_bytes: int
+    """Of K and V of a token in one layer."""
+    pair_ops: float
+    """Of a row and a position that it sees."""
+    window: int = 0
+
+    def work(self, sequences: Sequence[tuple[int, int]]) -> Work:
+        spans = [_seen(n, before, self.window) for n, before in sequences]
+        return Work(
+            float(sum(seen for seen, _ in spans) * self.kv_bytes), {"f32": sum(p for _, p in spans) * self.pair_ops}
+        )
 
 
 def _dtype(tag: str) -> str:
