@@ -110,7 +110,8 @@ CpuValue make_value(const PlanBuffer& buffer, const KernelTable& kernels) {
 
 class PlanBackend final : public CpuBackend {
  public:
-  PlanBackend(std::shared_ptr<const EngineFile> file, const KernelTable& kernels, const CpuModel& model, int num_threads)
+  PlanBackend(std::shared_ptr<const EngineFile> file, const KernelTable& kernels, const CpuModel& model,
+              int num_threads)
       : context_{.file = std::move(file),
                  .kernels = kernels,
                  .model = model,
