@@ -53,7 +53,7 @@ def build(
     files.require_room(output_dir, engine.size)
     if available_memory is not None:
         refuse_without_memory(engine.memory, config, available_memory)
-    engine = cpu_engine.with_tactics(engine, cpu_model(), progress)
+    engine = cpu_engine.with_tactics(engine, cpu_model(), config.optimization_level, progress)
     description = _describe(source, config, engine, prefixes)
     with files.new_folder(output_dir, replaces=FORMAT) as folder:
         engine.write(folder / "rank0.engine", description["numerics_id"], progress)
@@ -75,7 +75,9 @@ def _describe(
         "rope": engine.rope_digest,
         "kernels": NUMERICS_VERSION,
     }
-    everything = numerics | asdict(config) | {"precast": __version__, "tactics": engine.tactics, "prefixes": prefixes}
+    # What was chosen, and not how long it took.
+    choices = {key: shape["choice"] for key, shape in engine.tactics.get("shapes", {}).items()}
+    everything = numerics | asdict(config) | {"precast": __version__, "tactics": choices, "prefixes": prefixes}
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,

@@ -5,7 +5,7 @@ Layout of the cache folder ($PRECAST_CACHE, else ~/.cache/precast):
     engines/<key>/            one engine; appears by one rename
     engines/.<key>.tmp-*      work in progress, or what a kill left of it: swept by whoever holds the key's lock next
     locks/<key>.lock          held while an engine is made or removed: concurrent builders of one key make it once
-    timings.json              which tactics were fastest on this machine (targets/cpu/tactics.py)
+    timings.json              which tactics were fastest on this machine, and how fast (targets/cpu/tactics.py)
     digests.json              SHA-256 of source files by (path, size, mtime), so that a second start hashes nothing
 
 Anything else in the folder belongs to others and is never touched.

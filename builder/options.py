@@ -15,18 +15,21 @@ SHORTEST_SEQ_LEN = 2
 
 LARGEST_BATCH_SIZE = 4096
 LARGEST_NUM_TOKENS = 65536
+OPTIMIZATION_LEVELS = range(4)
 
 
 @dataclass(frozen=True)
 class BuildOptions:
     """Limits of the engine. max_seq_len None: the model's own, at most 4,096. kv_cache_dtype "auto": bfloat16, or
-    float32 for an unquantized float32 checkpoint."""
+    float32 for an unquantized float32 checkpoint. optimization_level 0 … 3: how long kernels' choices are timed; no
+    result depends on it."""
 
     target: str = "cpu"
     max_batch_size: int = 32
     max_num_tokens: int = 512
     max_seq_len: int | None = None
     kv_cache_dtype: str = "auto"
+    optimization_level: int = 2
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class BuildConfig:
     max_num_tokens: int
     max_seq_len: int
     kv_cache_dtype: str
+    optimization_level: int
 
 
 def resolve(options: BuildOptions, config: ModelConfig) -> BuildConfig:
@@ -74,7 +78,16 @@ def resolve(options: BuildOptions, config: ModelConfig) -> BuildConfig:
         kv = "float32" if config.dtype == "float32" and config.quantization.quant_algo is None else "bfloat16"
     if kv not in KV_DTYPES:
         raise BuildError(f"kv_cache_dtype {kv!r} is not supported; auto, {', '.join(KV_DTYPES)} are")
-    return BuildConfig(options.target, options.max_batch_size, options.max_num_tokens, max_seq_len, kv)
+    if options.optimization_level not in OPTIMIZATION_LEVELS:
+        raise BuildError(f"optimization_level {options.optimization_level} must lie in 0 … {OPTIMIZATION_LEVELS[-1]}")
+    return BuildConfig(
+        options.target,
+        options.max_batch_size,
+        options.max_num_tokens,
+        max_seq_len,
+        kv,
+        options.optimization_level,
+    )
 
 
 def _longest(config: ModelConfig) -> int:

@@ -13,7 +13,7 @@ import click
 from precast.cli.options import MemorySize, milliseconds, progress_bars, table
 
 if TYPE_CHECKING:
-    from precast.benchmark.bound import Limits
+    from precast.builder.machine_limits import Limits
 
 
 class Counts(click.ParamType):  # type: ignore[type-arg] # as MemorySize

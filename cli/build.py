@@ -37,6 +37,15 @@ from precast.cli.options import progress_bars
     help="Of cached keys and values; int8 and fp8 halve their memory.",
 )
 @click.option(
+    "--optimization-level",
+    type=click.IntRange(0, 3),
+    default=2,
+    show_default=True,
+    help="How long kernels are timed on this machine, to choose what suits it: 0 not at all, 1 up to 10 s, with few "
+    "candidates, 2 up to 30 s, 3 up to two minutes, with more. What was timed before is not timed again. No answer "
+    "changes.",
+)
+@click.option(
     "--prefix",
     "texts",
     type=click.Path(path_type=Path),
@@ -58,6 +67,7 @@ def command(
     max_num_tokens: int,
     max_seq_len: int | None,
     kv_cache_dtype: str,
+    optimization_level: int,
     texts: tuple[Path, ...],
     chats: tuple[Path, ...],
 ) -> None:
@@ -72,7 +82,7 @@ def command(
     from precast.pipeline import build
     from precast.prefixes import Prefix
 
-    options = BuildOptions(target, max_batch_size, max_num_tokens, max_seq_len, kv_cache_dtype)
+    options = BuildOptions(target, max_batch_size, max_num_tokens, max_seq_len, kv_cache_dtype, optimization_level)
     prefixes = [Prefix.read(path, False) for path in texts] + [Prefix.read(path, True) for path in chats]
     with progress_bars() as progress:
         ready = build(checkpoint, output_dir, options, progress, prefixes)

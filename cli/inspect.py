@@ -9,6 +9,7 @@ import click
 
 from precast.cli import one_line
 from precast.cli.options import progress_bars, revision_option
+from precast.cli.tactics_table import tactics_table
 
 WIDTH = 100
 """Lists up to this length are printed on one line."""
@@ -84,7 +85,11 @@ def _families(as_json: bool) -> int:
 
 def _print(found: dict[str, Any], indent: str = "") -> None:
     for key, value in found.items():
-        if isinstance(value, dict) and value:
+        if key == "tactics" and (lines := tactics_table(value)):
+            click.echo("tactics:")
+            for line in lines:
+                click.echo(f"  {one_line(line)}")
+        elif isinstance(value, dict) and value:
             click.echo(f"{indent}{one_line(key)}:")
             _print(value, indent + "  ")
         elif isinstance(value, list | tuple) and len(", ".join(map(str, value))) > WIDTH:

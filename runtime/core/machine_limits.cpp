@@ -10,10 +10,13 @@ namespace precast {
 
 namespace {
 
-constexpr int kRounds = 8;
+// Rounds are short: on a machine with other work all threads have to run through one.
+constexpr int kPeakRounds = 40;
+constexpr double kPeakSeconds = 0.002;  // of a round: long beside starting it
+constexpr int kReadRounds = 3;
 constexpr int64_t kReadBytes = int64_t{256} << 20;  // the caches of large servers hold less for a core
-constexpr int64_t kPieceBytes = int64_t{1} << 20;
-constexpr double kPeakSeconds = 0.008;  // of one round: long beside starting it, short beside a time slice
+constexpr int64_t kTimedBytes = int64_t{32} << 20;
+constexpr int64_t kPieceBytes = int64_t{512} << 10;
 
 double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -23,7 +26,7 @@ double peak_ops(int64_t (*peak)(int64_t rounds), ThreadPool& pool) {
   const int threads = pool.num_threads();
   int64_t rounds = 1000;
   double best = 0;
-  for (int i = 0; i < kRounds; ++i) {
+  for (int i = 0; i < kPeakRounds; ++i) {
     std::atomic<int64_t> ops{0};
     const auto begin = std::chrono::steady_clock::now();
     pool.parallel_for(threads, [&](int, int) { ops += peak(rounds); });
@@ -45,11 +48,12 @@ MachineLimits measure_machine_limits(const KernelTable& kernels, ThreadPool& poo
   limits.f32_ops = peak_ops(kernels.peak_f32, pool);
   const Memory memory(static_cast<size_t>(kReadBytes));
   std::memset(memory.data(), 1, memory.size());
-  for (int i = 0; i < kRounds; ++i) {
+  for (int64_t at = 0; at < kReadRounds * kReadBytes; at += kTimedBytes) {
+    const std::byte* data = memory.data() + at % kReadBytes;
     const auto begin = std::chrono::steady_clock::now();
-    pool.parallel_for(static_cast<int>(kReadBytes / kPieceBytes),
-                      [&](int piece, int) { kernels.read_bytes(memory.data() + piece * kPieceBytes, kPieceBytes); });
-    limits.read_bytes = std::max(limits.read_bytes, static_cast<double>(kReadBytes) / seconds_since(begin));
+    pool.parallel_for(static_cast<int>(kTimedBytes / kPieceBytes),
+                      [&](int piece, int) { kernels.read_bytes(data + piece * kPieceBytes, kPieceBytes); });
+    limits.read_bytes = std::max(limits.read_bytes, static_cast<double>(kTimedBytes) / seconds_since(begin));
   }
   return limits;
 }

@@ -211,6 +211,20 @@ def test_inspect_tells_what_each_thing_is(hf_folder: Path, checkpoint: Path, eng
     assert verified["verified_bytes"] > 0
 
 
+def test_inspect_shows_what_was_timed(checkpoint: Path, engine: Path, tmp_path: Path) -> None:
+    tactics = json.loads(precast("inspect", engine, "--json").done())["tactics"]
+    lines = precast("inspect", engine).done().splitlines()
+    assert any(line.lstrip().startswith("shape ") and line.endswith("64 rows") for line in lines)
+    for shape, row in tactics["shapes"].items():
+        (shown,) = (line for line in lines if line.lstrip().startswith(shape + "  "))
+        assert shown.count(" us ") == shown.count("%") == len(row["seconds"]) > 1
+    precast("build", checkpoint, "--output-dir", tmp_path / "untimed", "--optimization-level", 0).done()
+    assert "tactics: none" in precast("inspect", tmp_path / "untimed").done().splitlines()
+    assert "4 is not in the range" in precast(
+        "build", checkpoint, "--output-dir", tmp_path / "x", "--optimization-level", 4
+    ).failed(2)
+
+
 def test_inspect_tells_why_a_model_would_be_refused(hf_folder: Path, tmp_path: Path) -> None:
     copy = tmp_path / "strange"
     shutil.copytree(hf_folder, copy)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from precast._native import runtime as native
-from precast.benchmark.bound import Limits, StepWork, Work, _seen
+from precast.benchmark.bound import StepWork
 from precast.builder import BuildOptions, build
+from precast.builder.machine_limits import Limits, Work, seen_positions
 from precast.quantize import ConvertOptions, convert
 from tests.tiny import VOCAB, tiny_llama
 
@@ -41,7 +42,7 @@ def test_a_step_reads_every_weight_once_and_the_keys_and_values_that_it_sees(wor
 @pytest.mark.parametrize(("rows", "before"), [(1, 0), (1, 7), (6, 0), (6, 3), (4, 200)])
 def test_what_rows_see_is_counted(rows: int, before: int, window: int) -> None:
     sees = [[p for p in range(i + 1) if not window or p > i - window] for i in range(before, before + rows)]
-    assert _seen(rows, before, window) == (len(set().union(*map(set, sees))), sum(map(len, sees)))
+    assert seen_positions(rows, before, window) == (len(set().union(*map(set, sees))), sum(map(len, sees)))
 
 
 def test_the_bound_is_the_longer_of_reading_and_computing() -> None:

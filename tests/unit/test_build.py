@@ -162,6 +162,7 @@ REFUSED: dict[str, tuple[BuildOptions, str]] = {
     "max_batch_size 0": (BuildOptions(max_batch_size=0), "max_batch_size 0"),
     "max_num_tokens below the batch": (BuildOptions(max_batch_size=40, max_num_tokens=39), "max_num_tokens 39"),
     "max_num_tokens below a page": (BuildOptions(max_batch_size=1, max_num_tokens=31), "max_num_tokens 31"),
+    "optimization_level": (BuildOptions(optimization_level=4), r"optimization_level 4 must lie in 0 … 3"),
     "kv_cache_dtype": (BuildOptions(kv_cache_dtype="fp4"), "'fp4' is not supported"),
 }
 

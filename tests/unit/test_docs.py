@@ -48,7 +48,7 @@ def test_commands_of_the_readme_are_taken() -> None:
     commands = re.findall(r"precast (?!import)\w+ .*", "\n".join(re.findall(r"```sh\n(.*?)```", README, re.S)))
     assert len(commands) > 5
     for line in commands:
-        words = shlex.split(line)[1:]
+        words = shlex.split(line, comments=True)[1:]
         command: click.Command = cli
         context = click.Context(command)
         while isinstance(command, click.Group):

@@ -23,6 +23,7 @@ from precast.builder.rope import inverse_frequencies
 from precast.builder.targets.cpu import tactics
 from precast.builder.targets.cpu.memory import MemoryNeed, estimate
 from precast.builder.targets.cpu.sections import Section, Sections
+from precast.builder.targets.cpu.shapes import shape_of
 from precast.builder.weights import Checkpoint
 from precast.checkpoint import ModelConfig
 from precast.errors import BuildError
@@ -126,26 +127,26 @@ class Ropes:
         return weights + tuple(sections.vector(module + ".weight") for module in op.modules), attributes
 
 
-def with_tactics(engine: CpuEngine, cpu: str, progress: Progress) -> CpuEngine:
-    """The engine with its kernels' choices made by timing on this machine, whose CPU is named `cpu`."""
-    plan, sections = engine.plan, engine.sections
-    shapes = {op.outputs: _linear_shape(plan, op, sections) for op in plan.ops if op.kernel == "linear"}
-    chosen = tactics.choose(list(shapes.values()), plan.attributes, cpu, runtime.available_cpus(), progress)
-    ops = tuple(
-        replace(op, attributes=op.attributes | {"block_bytes": chosen[shapes[op.outputs]]})
-        if op.outputs in shapes and shapes[op.outputs] in chosen
-        else op
-        for op in plan.ops
+def with_tactics(engine: CpuEngine, cpu: str, level: int, progress: Progress) -> CpuEngine:
+    """The engine with its kernels' choices made by timing on this machine, whose CPU is named `cpu`; `level`: the
+    optimization level, 0: as it is."""
+    if level == 0:
+        return engine
+    plan = engine.plan
+    shapes = [shape_of(plan, op, engine.sections) for op in plan.ops]
+    found = tactics.choose(
+        [shape for shape in shapes if shape is not None],
+        plan.attributes,
+        cpu,
+        runtime.available_cpus(),
+        level,
+        progress,
     )
-    record = {shape.key(): {"block_bytes": block_bytes} for shape, block_bytes in chosen.items()}
-    return replace(engine, plan=replace(plan, ops=ops), tactics=record)
-
-
-def _linear_shape(plan: Plan, op: PlanOp, sections: dict[str, Section]) -> tactics.LinearShape:
-    read, written = plan.buffers[op.inputs[0]], plan.buffers[op.outputs[0]]
-    n, k = int(op.attributes["n"]), int(op.attributes["k"])
-    tag = sections[op.weights[0]].tag
-    return tactics.LinearShape(tag, read.group, n, k, str(op.attributes["epilogue"]), written.rows == "S")
+    ops = tuple(
+        op if shape is None else replace(op, attributes=op.attributes | found.chosen[shape].choice)
+        for op, shape in zip(plan.ops, shapes, strict=True)
+    )
+    return replace(engine, plan=replace(plan, ops=ops), tactics=found.to_json())
 
 
 def _refuse_unknown_ops(graph: Graph) -> None:

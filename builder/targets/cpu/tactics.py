@@ -1,219 +1,211 @@
 """Tactics: what kernels may do in several ways without changing a bit, chosen by timing on this machine.
 
-For each shape of linear a trial engine with that one linear runs with every candidate; the winner goes into the plan.
-Timings are kept in the build cache, so that a rebuild on the same machine gives the same bytes and takes no time.
+For each shape of linear and attention a trial engine runs with every candidate; the winner goes into the plan, and its
+times are recorded beside what the machine can do at most. Timings are kept in the build cache, so that a rebuild on the
+same machine gives the same bytes and takes no time.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
 from statistics import geometric_mean
-from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from precast._native import runtime
 from precast.builder import build_cache
-from precast.builder.engine_file import EngineWriter
-from precast.builder.plan import Attribute, Buffer, Plan, PlanOp
-from precast.errors import BuildError
-from precast.plugins.kv_append.reference import PAGE_TOKENS
-from precast.plugins.linear.layout import LAYOUTS, PANEL
+from precast.builder.machine_limits import Limits
+from precast.builder.plan import Attribute
+from precast.builder.targets.cpu.shapes import LinearShape, Shape
+from precast.builder.targets.cpu.trial import Candidate, Trial, open_trial
 from precast.progress import Progress
 
-Array = npt.NDArray[Any]
-
-BLOCK_BYTES = (128 << 10, 64 << 10, 256 << 10, 512 << 10, 1 << 20)
-"""Candidates of `block_bytes`: the weights of one piece of work, which should stay in the L2 cache while row tile after
-row tile reads them, and be many enough to balance threads. The first is used unless another one is clearly faster."""
+Times = dict[int, float]
+"""Rows of a step → seconds of the op."""
 
 CLEARLY_FASTER = 0.9
 """A candidate's time must be at most this share of the first one's: less is noise on shared machines."""
 
-TRIAL_BYTES = 8 << 20
-"""Larger weights are tried with fewer channels: how a block behaves depends on K, not on how many blocks there are."""
+LEAST_ROUNDS, MOST_ROUNDS = 3, 30
 
-ROWS = (1, 16, 64)
-"""Decode of one sequence, of a batch, and prefill; a candidate's score is the geometric mean of its times."""
-
-SECONDS_PER_SHAPE = 0.5
-LEAST_ROUNDS, MOST_ROUNDS = 5, 30
-
-TRIAL_VERSION = 0
-"""Raised when kernels change so much that old timings mislead."""
+TRIAL_VERSION = 1
+"""Raised when kernels or trials change so much that old timings mislead."""
 
 
 @dataclass(frozen=True)
-class LinearShape:
-    """What a linear's speed depends on. `n` and `k` as in the plan; `sampled`: it runs on S rows, at most the batch."""
+class Effort:
+    """What an optimization level spends on timing."""
 
-    tag: str
-    group: int
-    n: int
-    k: int
-    epilogue: str
-    sampled: bool
+    block_bytes: tuple[int, ...]
+    """Candidates of a linear's `block_bytes`: the weights of one piece of work, which should stay in the L2 cache while
+    row tile after row tile reads them, and be many enough to balance threads. The first is used unless another one is
+    clearly faster."""
+    seconds: float
+    """For a shape; twice as long when another candidate than the first wins, which has to win twice."""
+    budget: float
+    """Seconds after which no other shape is begun: those that are left get the first candidate, without times."""
 
-    def key(self) -> str:
-        """Names it in config.json and in the timing cache."""
-        group = f"/{self.group}" if self.group else ""
-        return f"{self.tag}{group} {self.n}x{self.k} {self.epilogue}{' sampled' if self.sampled else ''}"
+    def candidates(self, shape: Shape) -> list[Candidate]:
+        """Attributes that its ops can get. Weights that fit one block have nothing to choose, nor has attention."""
+        if isinstance(shape, LinearShape) and shape.weight_bytes > self.block_bytes[0]:
+            return [{"block_bytes": size} for size in self.block_bytes]
+        return [{}]
+
+
+EFFORTS = {
+    1: Effort((128 << 10, 512 << 10), 0.1, 8.0),
+    2: Effort((128 << 10, 64 << 10, 256 << 10, 512 << 10, 1 << 20), 0.5, 25.0),
+    3: Effort((128 << 10, 32 << 10, 64 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20), 3.0, 120.0),
+}
+"""By optimization level; with level 0 nothing is timed."""
+
+
+@dataclass(frozen=True)
+class Tactic:
+    """What was chosen for a shape."""
+
+    choice: Candidate
+    """Attributes of its ops; empty: there was nothing to choose."""
+    seconds: Times
+    """How long the op took then; empty: it was not timed, for want of time."""
+
+
+@dataclass(frozen=True)
+class Tactics:
+    """What was chosen for the shapes of one plan."""
+
+    threads: int
+    limits: Limits
+    """Of the machine, measured around the timings."""
+    chosen: dict[Shape, Tactic]
+    ops: Counter[Shape]
+    """How many ops have a shape."""
+
+    def to_json(self) -> dict[str, Any]:
+        """For config.json."""
+        return {"threads": self.threads, "limits": asdict(self.limits), "shapes": dict(map(self._row, self.chosen))}
+
+    def _row(self, shape: Shape) -> tuple[str, dict[str, Any]]:
+        tactic = self.chosen[shape]
+        shares = {rows: round(share, 4) for rows, share in _shares(shape, tactic, self.limits).items()}
+        row = {"ops": self.ops[shape], "choice": tactic.choice, "seconds": tactic.seconds, "share_of_limit": shares}
+        return shape.key(), row
 
 
 def choose(
-    shapes: list[LinearShape], attributes: dict[str, Attribute], cpu: str, threads: int, progress: Progress
-) -> dict[LinearShape, int]:
-    """Shape → block_bytes. `attributes`: of the plan. Shapes whose weights fit one block have nothing to choose."""
-    chosen: dict[LinearShape, int] = {}
+    shapes: Sequence[Shape],
+    attributes: dict[str, Attribute],
+    cpu: str,
+    threads: int,
+    level: int,
+    progress: Progress,
+) -> Tactics:
+    """Chooses for the `shapes` of ops of a plan with these `attributes`. `level`: 1 … 3, see EFFORTS."""
+    ops = Counter(shapes)
     machine = f"{cpu} | {attributes['isa']} | {threads} threads | trial {TRIAL_VERSION}"
-    known = build_cache.load("timings.json")
-    fresh: dict[str, Any] = {}
-    to_time = [s for s in dict.fromkeys(shapes) if _weight_bytes(s) > BLOCK_BYTES[0]]
-    for done, shape in enumerate(to_time):
-        progress("time", done, len(to_time))
-        key = f"{machine} | {shape.key()}"
-        block_bytes = known.get(key)
-        if block_bytes not in BLOCK_BYTES:
-            block_bytes = fresh[key] = _fastest(shape, attributes, threads)
-        chosen[shape] = block_bytes
-    if to_time:
-        progress("time", len(to_time), len(to_time))
-    if fresh:
+    keys = {shape: f"{machine} | level {level} | {shape.key()} | rows {shape.rows(attributes)}" for shape in ops}
+    stored = build_cache.load("timings.json")
+    effort = EFFORTS[level]
+    chosen = {shape: _read_tactic(stored.get(keys[shape]), shape, attributes, effort) for shape in ops}
+    limits = _read_limits(stored.get(f"{machine} | limits")) or Limits().or_higher(threads)
+    to_time = [shape for shape, tactic in chosen.items() if tactic is None]
+    timed = _time_all(to_time, ops, attributes, threads, effort, progress)
+    if any(share > 1 for shape in to_time for share in _shares(shape, timed[shape], limits).values()):
+        limits = limits.or_higher(threads)  # other work on the machine may have lowered what was measured
+    fresh: dict[str, Any] = {keys[shape]: asdict(tactic) for shape, tactic in timed.items() if tactic.seconds}
+    fresh[f"{machine} | limits"] = asdict(limits)
+    if any(stored.get(key) != value for key, value in fresh.items()):
         build_cache.store("timings.json", build_cache.load("timings.json") | fresh)
-    return chosen
+    known = {shape: timed[shape] if tactic is None else tactic for shape, tactic in chosen.items()}
+    return Tactics(threads, limits, known, ops)
 
 
-def _fastest(shape: LinearShape, attributes: dict[str, Attribute], threads: int) -> int:
-    """The best candidate; another one than the first has to win twice, since machines are shared."""
-    winner = best(time_candidates(shape, attributes, threads))
-    if winner == BLOCK_BYTES[0]:
-        return winner
-    again = time_candidates(shape, attributes, threads)
-    return best({candidate: again[candidate] for candidate in (BLOCK_BYTES[0], winner)})
+def _shares(shape: Shape, tactic: Tactic, limits: Limits) -> dict[int, float]:
+    """By rows: of the time that a shape takes, what the machine needs at its limits."""
+    return {rows: shape.work(rows).seconds(limits) / seconds for rows, seconds in tactic.seconds.items()}
 
 
-def best(scores: dict[int, float]) -> int:
-    """The candidate of the lowest score, unless the first one is about as good."""
-    first, fastest = BLOCK_BYTES[0], min(scores, key=lambda c: scores[c])
-    return fastest if scores[fastest] <= CLEARLY_FASTER * scores[first] else first
+def _time_all(
+    shapes: list[Shape],
+    ops: Counter[Shape],
+    attributes: dict[str, Attribute],
+    threads: int,
+    effort: Effort,
+    progress: Progress,
+) -> dict[Shape, Tactic]:
+    """The tactics of shapes, within the budget: those with a choice and the most weights first."""
+
+    def weight(shape: Shape) -> tuple[bool, int]:
+        size = shape.weight_bytes if isinstance(shape, LinearShape) else shape.sequence_bytes
+        return len(effort.candidates(shape)) > 1, size * ops[shape]
+
+    found: dict[Shape, Tactic] = {}
+    end = _now() + effort.budget
+    for done, shape in enumerate(sorted(shapes, key=weight, reverse=True)):
+        progress("time", done, len(shapes))
+        candidates = effort.candidates(shape)
+        # Time that one shape does not use is left for the others.
+        seconds = min(effort.seconds, (end - _now()) / (2 * (len(shapes) - done)))
+        found[shape] = Tactic(candidates[0], {})
+        if seconds > 0:
+            with open_trial(shape, candidates, attributes, threads) as trial:
+                found[shape] = _fastest(trial, candidates, seconds)
+    if shapes:
+        progress("time", len(shapes), len(shapes))
+    return found
 
 
-def time_candidates(shape: LinearShape, attributes: dict[str, Attribute], threads: int) -> dict[int, float]:
-    """block_bytes → geometric mean over row counts of the shortest time of a step, in seconds.
-
-    Candidates are interleaved, so that a slow moment of a shared machine meets all of them.
-    """
-    limit = int(attributes["max_batch_size" if shape.sampled else "max_num_tokens"])
-    counts = sorted({min(rows, limit) for rows in ROWS})
-    trial = _trial(shape, attributes, max(counts))
-    with TemporaryDirectory(prefix="precast-trial-") as folder:
-        try:
-            engines = {c: trial.open(Path(folder) / str(c), c, threads) for c in BLOCK_BYTES}
-        except OSError as error:
-            raise BuildError(
-                f"timing kernels needs {len(BLOCK_BYTES) * TRIAL_BYTES >> 20} MiB in {folder}: {error.strerror}; set "
-                "TMPDIR to a folder with room"
-            ) from None
-        best_of: dict[tuple[int, int], float] = {}
-        stop = time.perf_counter() + SECONDS_PER_SHAPE
-        rounds = 0
-        while rounds < LEAST_ROUNDS or (rounds < MOST_ROUNDS and time.perf_counter() < stop):
-            for rows in counts:
-                for candidate, engine in engines.items():
-                    seconds = _step(engine, rows)
-                    best_of[candidate, rows] = min(seconds, best_of.get((candidate, rows), seconds))
-            rounds += 1
-    return {c: geometric_mean([best_of[c, rows] for rows in counts]) for c in BLOCK_BYTES}
+def _fastest(trial: Trial, candidates: list[Candidate], seconds: float) -> Tactic:
+    """The best candidate of a trial; another one than the first has to win twice, since machines are shared."""
+    times = time_candidates(trial, len(candidates), seconds if len(candidates) > 1 else 0.0)
+    winner = best(times)
+    if winner != 0:
+        again = time_candidates(trial, len(candidates), seconds)
+        winner = winner * best([again[0], again[winner]])
+        times = [{n: min(t, other[n]) for n, t in one.items()} for one, other in zip(times, again, strict=True)]
+    return Tactic(candidates[winner], {n: float(f"{t:.4g}") for n, t in times[winner].items()})
 
 
-def _weight_bytes(shape: LinearShape) -> int:
-    return shape.n * shape.k * LAYOUTS[shape.tag].packed.itemsize
+def best(times: Sequence[Times]) -> int:
+    """The candidate whose geometric mean over row counts is lowest, unless the first one's is about as low."""
+    scores = [geometric_mean(of_rows.values()) for of_rows in times]
+    fastest = scores.index(min(scores))
+    return fastest if scores[fastest] <= CLEARLY_FASTER * scores[0] else 0
 
 
-def _step(engine: runtime.Engine, rows: int) -> float:
-    tokens, span = np.zeros(rows, np.int32), np.array([[rows, 0]], np.int32)
-    pages, logit_rows = np.arange(-(-rows // PAGE_TOKENS), dtype=np.int32)[None], np.zeros(1, np.int32)
-    begin = time.perf_counter()
-    engine.forward(tokens, span, pages, logit_rows)
-    return time.perf_counter() - begin
+def time_candidates(trial: Trial, candidates: int, seconds: float) -> list[Times]:
+    """Of each candidate the shortest times, in rounds for so many seconds: a slow moment of a shared machine then meets
+    all of them."""
+    shortest: list[Times] = [dict.fromkeys(trial.rows, math.inf) for _ in range(candidates)]
+    end = _now() + seconds
+    for done in range(MOST_ROUNDS):
+        if done >= LEAST_ROUNDS and _now() > end:
+            break
+        for rows in reversed(trial.rows):  # what few rows find in the caches would be the most of what they need
+            for times, found in zip(shortest, trial.seconds(rows), strict=True):
+                times[rows] = min(times[rows], found)
+    return shortest
 
 
-@dataclass(frozen=True)
-class _Trial:
-    """An engine around one linear: its plan, whose linear lacks the candidate still, and its sections."""
-
-    plan: Plan
-    sections: dict[str, tuple[str, Array]]
-
-    def open(self, path: Path, block_bytes: int, threads: int) -> runtime.Engine:
-        """Writes the engine with a candidate and loads it."""
-        ops = [
-            replace(op, attributes=op.attributes | {"block_bytes": block_bytes}) if op.kernel == "linear" else op
-            for op in self.plan.ops
-        ]
-        plan = replace(self.plan, ops=tuple(ops)).to_bytes()
-        lengths = [(name, tag, data.nbytes) for name, (tag, data) in self.sections.items()]
-        writer = EngineWriter(path, [("plan", "plan.v0", len(plan)), *lengths])
-        writer.add("plan", plan)
-        for name, (_, data) in self.sections.items():
-            writer.add(name, data)
-        writer.close()
-        engine = runtime.Engine(path, threads)
-        engine.allocate_pages(-(-int(self.plan.attributes["max_num_tokens"]) // PAGE_TOKENS))
-        return engine
+def _now() -> float:
+    return time.perf_counter()
 
 
-def _trial(shape: LinearShape, attributes: dict[str, Attribute], rows: int) -> _Trial:
-    """embed → [quantize] → the linear; and logits of one panel, since an engine needs some."""
-    layout = LAYOUTS[shape.tag]
-    quantized = layout.inner == 4
-    step = 2 * PANEL
-    n = max(step, min(-(-shape.n // step), TRIAL_BYTES // (shape.k * layout.packed.itemsize) // step) * step)
-    k_step = shape.group or layout.inner
-    rng = np.random.default_rng(0)
+def _read_tactic(stored: Any, shape: Shape, attributes: dict[str, Attribute], effort: Effort) -> Tactic | None:
+    """What the build cache has of a shape; None: nothing, or something else."""
+    try:
+        tactic = Tactic(stored["choice"], {int(n): float(t) for n, t in stored["seconds"].items()})
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+    good = tactic.choice in effort.candidates(shape) and list(tactic.seconds) == shape.rows(attributes)
+    return tactic if good and all(0 < t < math.inf for t in tactic.seconds.values()) else None
 
-    def weight(tag: str, channels: int) -> Array:
-        panels = (channels // PANEL, -(-shape.k // k_step) * k_step // LAYOUTS[tag].inner, PANEL, LAYOUTS[tag].inner)
-        if LAYOUTS[tag].inner == 4:
-            return rng.integers(1, 128, panels).astype(LAYOUTS[tag].packed)
-        return rng.standard_normal(panels, np.float32).astype(LAYOUTS[tag].packed)
 
-    sections: dict[str, tuple[str, Array]] = {
-        "table": ("rows.f32", rng.standard_normal((PANEL, shape.k), np.float32)),
-        "weight": (shape.tag, weight(shape.tag, n)),
-        "head": ("panel16.f32", np.zeros((1, shape.k, PANEL, 1), np.float32)),
-    }
-    if quantized:
-        sections["scale"] = ("vector.f32", np.ones(n, np.float32))
-    gated = shape.epilogue == "gated"
-    buffers = [
-        Buffer("x", "f32", "T", shape.k, 0, 0),
-        Buffer("q", "i8", "T", shape.k, shape.group, 1),
-        Buffer("y", "f32", "T", n // 2 if gated else n, 0, 2),
-        Buffer("last", "f32", "S", shape.k, 0, 3),
-        Buffer("logits", "f32", "S", PANEL, 0, 4),
-    ]
-    linear: dict[str, Attribute] = {"k": shape.k, "has_bias": 0}
-    # A residual is one more read and an activation a little more work, whatever the block.
-    epilogue: dict[str, Attribute] = {"epilogue": "gated", "activation": "silu"} if gated else {"epilogue": "none"}
-    ops = [
-        PlanOp("embed", (), (0,), ("table",), {"scale": 1.0, "learned_positions": 0}),
-        *([PlanOp("quantize", (0,), (1,), ())] if quantized else []),
-        PlanOp(
-            "linear",
-            (1 if quantized else 0,),
-            (2,),
-            ("weight", "scale") if quantized else ("weight",),
-            linear | {"n": n} | epilogue,
-        ),
-        PlanOp("gather_rows", (0,), (3,), ()),
-        PlanOp("linear", (3,), (4,), ("head",), linear | {"n": PANEL, "epilogue": "none"}),
-    ]
-    small: dict[str, Attribute] = dict.fromkeys(("num_layers", "num_heads", "num_kv_heads", "head_size"), 1)
-    limits: dict[str, Attribute] = {"max_batch_size": 1, "max_num_tokens": rows, "max_seq_len": rows}
-    sizes: dict[str, Attribute] = {"vocab_size": PANEL, "hidden_size": shape.k}
-    return _Trial(Plan(attributes | small | limits | sizes, tuple(buffers), tuple(ops)), sections)
+def _read_limits(stored: Any) -> Limits | None:
+    try:
+        limits = Limits(*(float(stored[field.name]) for field in fields(Limits)))
+    except (KeyError, TypeError, ValueError):
+        return None
+    return limits if all(0 < value < math.inf for value in asdict(limits).values()) else None

@@ -4,56 +4,17 @@ computing what it must compute, at the machine's limits."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from precast._native import runtime as native
 from precast.builder.engine_file import EngineFile
+from precast.builder.machine_limits import Work, seen_positions
 from precast.builder.plan import Plan
 from precast.errors import EngineError
 
 KV_ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1, "fp8": 1}
 SCALED_KV = ("int8", "fp8")
 """With an f32 scale for each token and head of K and of V."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What the machine can do at most, per second, with some number of threads: bytes read from memory, and
-    multiplications and additions as the linears of its ISA level make them."""
-
-    read_bytes: float = 0.0
-    i8_ops: float = 0.0
-    bf16_ops: float = 0.0
-    f32_ops: float = 0.0
-
-    def ops(self, dtype: str) -> float:
-        """Of i8, bf16 or f32."""
-        return float(getattr(self, f"{dtype}_ops"))
-
-    def or_higher(self, num_threads: int) -> Limits:
-        """Measures for half a second; other work on the machine can only lower what is measured."""
-        found = native.machine_limits(num_threads)
-        return Limits(*(max(getattr(self, name), getattr(found, name)) for name in asdict(self)))
-
-
-@dataclass(frozen=True)
-class Work:
-    """Of a step. Norms, activations, rope and sampling are left out: they are small beside these."""
-
-    read_bytes: float = 0.0
-    """Weights with their scales, once each, and the K/V that its rows see."""
-    ops: dict[str, float] = field(default_factory=dict)
-    """Multiplications and additions by the dtype that is multiplied: i8, bf16, f32."""
-
-    def __add__(self, other: Work) -> Work:
-        ops = {dtype: self.ops.get(dtype, 0.0) + other.ops.get(dtype, 0.0) for dtype in self.ops | other.ops}
-        return Work(self.read_bytes + other.read_bytes, ops)
-
-    def seconds(self, limits: Limits) -> float:
-        """The bound: reading beside computing, each at its limit."""
-        computing = sum(count / limits.ops(dtype) for dtype, count in self.ops.items())
-        return max(self.read_bytes / limits.read_bytes, computing)
 
 
 class StepWork:
@@ -125,7 +86,7 @@ class _Attention:
     window: int = 0
 
     def work(self, sequences: Sequence[tuple[int, int]]) -> Work:
-        spans = [_seen(n, before, self.window) for n, before in sequences]
+        spans = [seen_positions(n, before, self.window) for n, before in sequences]
         return Work(
             float(sum(seen for seen, _ in spans) * self.kv_bytes), {"f32": sum(p for _, p in spans) * self.pair_ops}
         )
@@ -134,9 +95,3 @@ class _Attention:
 def _dtype(tag: str) -> str:
     kind = tag.rpartition(".")[2]
     return "i8" if kind in ("s8", "u8") else kind
-
-
-def _seen(rows: int, before: int, window: int) -> tuple[int, int]:
-    """Positions that `rows` rows behind `before` tokens see, and pairs of a row and a position that it sees."""
-    spans = [min(before + i + 1, window or before + i + 1) for i in range(rows)]
-    return before + rows - max(0, before + 1 - spans[0]), sum(spans)

@@ -9,8 +9,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from precast.benchmark.bound import Limits, StepWork
+from precast.benchmark.bound import StepWork
 from precast.benchmark.subject import Subject
+from precast.builder.machine_limits import Limits
 from precast.errors import PrecastError
 from precast.progress import Progress, silent
 

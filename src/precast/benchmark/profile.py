@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from precast._native import runtime as native
-from precast.benchmark.bound import Limits, StepWork
+from precast.benchmark.bound import StepWork
+from precast.builder.machine_limits import Limits
 from precast.builder.plan import Plan, PlanOp
 from precast.errors import PrecastError
 from precast.planning.kv_memory import limits_of
