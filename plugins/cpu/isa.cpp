@@ -9,12 +9,15 @@ namespace precast {
 namespace avx2 {
 extern const KernelTable kTable;
 }
+namespace avx2_vnni {
+extern const KernelTable kTable;
+}
 namespace avx512 {
 extern const KernelTable kTable;
 }
 
-bool avx512_is_emulated() {
-#if defined(PRECAST_EMULATE_AVX512)
+bool isa_is_emulated() {
+#if defined(PRECAST_EMULATE_ISA)
   return true;
 #else
   return false;
@@ -22,14 +25,14 @@ bool avx512_is_emulated() {
 }
 
 bool isa_supported(const std::string& level) {
-  if (level == "avx2") {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
-  }
-  if (level == "avx512" && avx512_is_emulated()) return isa_supported("avx2");
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+  if (level == "avx2") return avx2;
+  if (level == "avx2_vnni") return avx2 && (isa_is_emulated() || __builtin_cpu_supports("avxvnni"));
   if (level == "avx512") {
-    return isa_supported("avx2") && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
+    return avx2 &&
+           (isa_is_emulated() || (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                                  __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+                                  __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16")));
   }
   return false;
 }
@@ -39,18 +42,19 @@ std::string isa_level() {
     kernel_table(forced);  // throws when it cannot run here
     return forced;
   }
-  for (const char* level : {"avx512", "avx2"}) {
+  for (const char* level : {"avx512", "avx2_vnni", "avx2"}) {
     if (isa_supported(level)) return level;
   }
   throw IsaError("this CPU lacks AVX2 and FMA, which precast's CPU target needs");
 }
 
 const KernelTable& kernel_table(const std::string& level) {
-  if (level != "avx2" && level != "avx512") {
-    throw IsaError("unknown ISA level \"" + level + "\"; the levels are avx2 and avx512");
+  for (const KernelTable* table : {&avx2::kTable, &avx2_vnni::kTable, &avx512::kTable}) {
+    if (level != table->isa) continue;
+    if (!isa_supported(level)) throw IsaError("this CPU cannot run the ISA level " + level);
+    return *table;
   }
-  if (!isa_supported(level)) throw IsaError("this CPU cannot run the ISA level " + level);
-  return level == "avx512" ? avx512::kTable : avx2::kTable;
+  throw IsaError("unknown ISA level \"" + level + "\"; the levels are avx2, avx2_vnni and avx512");
 }
 
 }  // namespace precast

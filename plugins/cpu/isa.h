@@ -13,14 +13,15 @@ struct IsaError : std::runtime_error {
 struct KernelTable;
 
 // The best level of this CPU, or the one that the environment variable PRECAST_ISA names.
-// Levels, from low to high: "avx2" (AVX2, FMA, BMI2), "avx512" (AVX-512 F/BW/DQ/VL/VNNI/BF16).
+// Levels, from low to high: "avx2" (AVX2, FMA, BMI2), "avx2_vnni" (avx2 and AVX-VNNI), "avx512" (avx2 and AVX-512
+// F/BW/DQ/VL/VNNI/BF16).
 std::string isa_level();
 
 // True when this CPU and its operating system can run `level`.
 bool isa_supported(const std::string& level);
 
-// True in a build for tests whose level avx512 runs on AVX2 instructions (CMake's PRECAST_EMULATE_AVX512).
-bool avx512_is_emulated();
+// True in a build for tests whose levels above avx2 run on AVX2 instructions (CMake's PRECAST_EMULATE_ISA).
+bool isa_is_emulated();
 
 // The kernels of one level. Throws IsaError when the CPU cannot run it.
 const KernelTable& kernel_table(const std::string& level);

@@ -43,7 +43,7 @@ struct LinearOut {
 // Packed weights. N is a multiple of 16 (the packer pads; padded channels are zero and are written to y, whose ldy has
 // room). K is a multiple of 4 (int8) or 2 (bf16); the packer pads with zeros and activations are padded alike.
 struct LinearWeights {
-  const void* w;       // int8: [N/16][K/4][16][4], s8 on avx2, u8 = s8+128 on avx512; bf16: [N/16][K/2][16][2];
+  const void* w;       // int8: [N/16][K/4][16][4], s8 on avx2, u8 = s8+128 above; bf16: [N/16][K/2][16][2];
                        // f32: [N/16][K][16]
   const float* scale;  // [N], int8 only
   int32_t n, k;
@@ -105,6 +105,7 @@ inline constexpr int64_t attention_partial_floats(int head_size) { return head_s
 
 struct KernelTable {
   const char* isa;
+  const char* weights_i8;  // the layout that linear_i8 and gather_i8 read (docs/engine-format.md)
 
   // The limits of a thread: `rounds` of multiplications on registers alone, as the linears make them; → operations, two
   // a product. And nothing but reading.

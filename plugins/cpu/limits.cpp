@@ -1,6 +1,7 @@
 // What this level's arithmetic can do at most on a CPU: the multiplications of the linears on registers, and reading.
 // The loops do nothing else, so that what they reach is the machine's limit and not theirs.
 #include "plugins/linear/cpu/dot_float.h"
+#include "plugins/linear/cpu/dot_i8.h"
 
 namespace precast::PRECAST_LEVEL {
 
@@ -8,18 +9,11 @@ namespace {
 
 constexpr int kChains = 10;  // independent sums: two pipes of up to five cycles; and 16 registers hold them
 
-#if defined(PRECAST_ISA_AVX512)
-constexpr int64_t kI8Products = 64;
-
-__attribute__((always_inline)) inline void multiply_i8(__m512i& sum, __m512i w, __m512i x) {
-#if defined(PRECAST_EMULATE_AVX512)
-  sum = emulated::dot_bytes(sum, w, x);
-#else
-  asm volatile("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(w), "v"(x));
-#endif
-}
-using I8 = __m512i;
-inline I8 i8_zero() { return _mm512_set1_epi32(0); }
+#if defined(PRECAST_HAS_VNNI)
+constexpr int64_t kI8Products = 4 * kLanes;
+using I8 = I32;
+inline I8 i8_zero() { return set1(int32_t{0}); }
+inline void multiply_i8(I8& sum, I8 w, I8 x) { dot4(sum, w, x); }
 #else
 constexpr int64_t kI8Products = 32;
 
@@ -39,7 +33,7 @@ inline I8 i8_zero() { return _mm256_setzero_si256(); }
 // Makes the compiler believe that somebody reads it.
 template <typename Vector>
 __attribute__((always_inline)) inline void keep(const Vector& x) {
-#if defined(PRECAST_ISA_AVX512) && defined(PRECAST_EMULATE_AVX512)
+#if defined(PRECAST_ISA_AVX512) && defined(PRECAST_EMULATE_ISA)
   asm volatile("" ::"m"(x));  // no register is as wide
 #else
   asm volatile("" ::"v"(x));

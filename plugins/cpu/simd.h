@@ -12,10 +12,12 @@
 
 #if defined(PRECAST_ISA_AVX512)
 #define PRECAST_LEVEL avx512
+#elif defined(PRECAST_ISA_AVX2_VNNI)
+#define PRECAST_LEVEL avx2_vnni
 #elif defined(PRECAST_ISA_AVX2)
 #define PRECAST_LEVEL avx2
 #else
-#error "define PRECAST_ISA_AVX2 or PRECAST_ISA_AVX512"
+#error "define PRECAST_ISA_AVX2, PRECAST_ISA_AVX2_VNNI or PRECAST_ISA_AVX512"
 #endif
 
 namespace precast::PRECAST_LEVEL {
@@ -120,6 +122,16 @@ inline __m256 fold_max(F32 x) { return x; }
 inline constexpr int kTileRowsI8 = 12, kTileRowsFloat = 48;
 #else
 inline constexpr int kTileRowsI8 = 6, kTileRowsFloat = 48;
+#endif
+
+// How int8 weights are stored. vpdpbusd multiplies unsigned by signed bytes: weights are stored + 128 for it.
+#if defined(PRECAST_ISA_AVX512) || defined(PRECAST_ISA_AVX2_VNNI)
+#define PRECAST_HAS_VNNI 1
+using Weight8 = uint8_t;
+inline constexpr int kWeight8Zero = 128;
+#else
+using Weight8 = int8_t;
+inline constexpr int kWeight8Zero = 0;
 #endif
 
 // Sum and maximum over the lanes, always in the same order.

@@ -37,7 +37,7 @@ LAYOUTS = {
     "panel16x4.u8": Layout(np.dtype(np.int8), np.dtype(np.uint8), 4, 128),
 }
 
-INT8_TAG = {"avx2": "panel16x4.s8", "avx512": "panel16x4.u8"}
+INT8_TAG = {"avx2": "panel16x4.s8", "avx2_vnni": "panel16x4.u8", "avx512": "panel16x4.u8"}
 """The int8 layout of each ISA level."""
 
 

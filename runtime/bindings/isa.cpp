@@ -11,7 +11,7 @@ void bind_isa(nanobind::module_& m) {
   m.def("isa_level", &isa_level,
         "The best ISA level of this CPU, or the one that PRECAST_ISA names. Raises EngineError when that is none.");
   m.def("isa_supported", &isa_supported, nb::arg("level"), "True when this CPU can run `level`.");
-  m.def("avx512_is_emulated", &avx512_is_emulated, "True in a build for tests whose level avx512 runs on AVX2.");
+  m.def("isa_is_emulated", &isa_is_emulated, "True in a build for tests whose levels above avx2 run on AVX2.");
 }
 
 }  // namespace precast

@@ -117,8 +117,7 @@ Activation CpuOpMaker::activation() const {
 WeightKind weight_kind(const CpuOpMaker& maker, const Section& section) {
   if (section.tag == "panel16.f32") return WeightKind::f32;
   if (section.tag == "panel16.bf16") return WeightKind::bf16;
-  const bool avx512 = maker.context.kernels.isa == std::string("avx512");
-  CpuOpMaker::expect(section.tag == (avx512 ? "panel16x4.u8" : "panel16x4.s8"),
+  CpuOpMaker::expect(section.tag == maker.context.kernels.weights_i8,
                      "section " + section.name + " has the layout " + section.tag + ", which " +
                          maker.context.kernels.isa + " kernels do not read");
   return WeightKind::i8;

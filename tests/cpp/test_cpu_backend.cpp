@@ -181,7 +181,7 @@ std::vector<uint8_t> equal_floats(size_t n, float value) {
 
 std::shared_ptr<const EngineFile> small_model(Kind kind) {
   const std::string isa = isa_level();
-  const std::string i8 = isa == "avx512" ? "panel16x4.u8" : "panel16x4.s8";
+  const std::string i8 = kernel_table(isa).weights_i8;
   const std::vector<uint8_t> file = engine_bytes({
       {"plan", "plan.v0", plan_bytes(isa, kind)},
       {"table", "rows.f32", random_floats(kVocab * kHidden, 1)},

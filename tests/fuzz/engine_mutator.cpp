@@ -69,8 +69,9 @@ constexpr std::array<double, 14> kReals = {0.0,
 
 const std::vector<std::string>& texts() {
   static const std::vector<std::string> kTexts = {
-      "avx2", "avx512", "float32", "bfloat16", "int8",     "fp8",        "none",      "add",        "act",  "gated",
-      "silu", "gelu",   "relu2",   "rms_head", "rms_full", "layer_head", "gelu_tanh", "gelu_quick", "relu", ""};
+      "avx2",     "avx2_vnni", "avx512",     "float32",   "bfloat16",   "int8", "fp8",
+      "none",     "add",       "act",        "gated",     "silu",       "gelu", "relu2",
+      "rms_head", "rms_full",  "layer_head", "gelu_tanh", "gelu_quick", "relu", ""};
   return kTexts;
 }
 

@@ -71,7 +71,7 @@ def buffer(number, **changes):
     return change
 
 
-OTHER_ISA = {"avx2": "avx512", "avx512": "avx2"}
+OTHER_ISA = {"avx2": "avx512", "avx2_vnni": "avx2", "avx512": "avx2"}
 
 PLANS = {
     "no isa": (attribute(isa=None), "isa is missing"),

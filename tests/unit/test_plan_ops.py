@@ -7,6 +7,7 @@ import pytest
 from precast.errors import EngineError
 from precast.plugins.activation.reference import KINDS, activation, gated_activation
 from precast.plugins.layer_norm.reference import layer_norm
+from precast.plugins.linear.layout import INT8_TAG
 from precast.plugins.quantize.reference import quantize
 from precast.plugins.softcap.reference import softcap
 from tests.steps import Steps
@@ -76,9 +77,9 @@ def test_layer_norm_and_its_quantized_form(tmp_path, table, has_gain, has_bias, 
     eye = np.zeros((64, 52), np.int8)
     eye[:COLUMNS, :COLUMNS] = np.eye(COLUMNS)
     packed = eye.reshape(4, 16, 13, 4).transpose(0, 2, 1, 3)
-    level = p.attributes["isa"]
-    data = (packed.view(np.uint8) ^ np.uint8(128)) if level == "avx512" else packed
-    p.weight("eye", "panel16x4.u8" if level == "avx512" else "panel16x4.s8", np.ascontiguousarray(data))
+    tag = INT8_TAG[str(p.attributes["isa"])]
+    data = (packed.view(np.uint8) ^ np.uint8(128)) if tag == "panel16x4.u8" else packed
+    p.weight("eye", tag, np.ascontiguousarray(data))
     p.vector("scale", np.ones(64))
     y = p.op("linear", (q,), COLUMNS, ("eye", "scale"), n=COLUMNS, k=COLUMNS, has_bias=0, epilogue="none")
     quantized, scale = quantize(want, 0)

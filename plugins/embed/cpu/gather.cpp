@@ -4,17 +4,10 @@
 namespace precast::PRECAST_LEVEL {
 
 void gather_i8(const LinearWeights& w, int channel, float* y) {
-#if defined(PRECAST_ISA_AVX512)
-  using Weight = uint8_t;
-  constexpr int kZero = 128;
-#else
-  using Weight = int8_t;
-  constexpr int kZero = 0;
-#endif
-  const Weight* p = static_cast<const Weight*>(w.w) + int64_t{channel / kPanel} * kPanel * w.k + channel % kPanel * 4;
+  const Weight8* p = static_cast<const Weight8*>(w.w) + int64_t{channel / kPanel} * kPanel * w.k + channel % kPanel * 4;
   const float scale = w.scale[channel];
   for (int k = 0; k < w.k; k += 4, p += 4 * kPanel) {
-    for (int i = 0; i < 4; ++i) y[k + i] = static_cast<float>(p[i] - kZero) * scale;
+    for (int i = 0; i < 4; ++i) y[k + i] = static_cast<float>(p[i] - kWeight8Zero) * scale;
   }
 }
 

@@ -19,7 +19,7 @@ constexpr int float_panels(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1;
 // How far ahead of its use a weight is fetched: the hardware's prefetcher stops at each 4-KiB page.
 inline constexpr int kFloatPrefetchBytes = 2048;
 
-#if defined(PRECAST_ISA_AVX512) && defined(PRECAST_EMULATE_AVX512)
+#if defined(PRECAST_ISA_AVX512) && defined(PRECAST_EMULATE_ISA)
 inline void fma_into(F32& sum, F32 w, F32 x) { sum = fma(w, x, sum); }
 inline void fma_into_pair(F32& sum, F32& sum2, F32 w, F32 w2, const float* x) {
   sum = fma(w, set1(*x), sum);

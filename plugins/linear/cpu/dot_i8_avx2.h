@@ -6,8 +6,6 @@
 
 namespace precast::avx2 {
 
-using Weight8 = int8_t;
-
 // Most rows of 4 and of 2 panels at once: one row is bound by memory and wants several streams, more rows are bound by
 // the multiplier and take half a panel at a time.
 inline constexpr int kMaxRowsOf4 = 0, kMaxRowsOf2 = 1;

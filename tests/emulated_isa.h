@@ -1,5 +1,6 @@
-// The AVX-512 intrinsics that the kernels use, computed with AVX2, so that the sources of that level can be executed
-// and tested on a CPU without it. CMake's PRECAST_EMULATE_AVX512 includes this file before every source of the level.
+// The instructions of the levels above avx2 that the kernels use, computed with AVX2, so that the sources of those
+// levels can be executed and tested on a CPU without them. CMake's PRECAST_EMULATE_ISA includes this file before every
+// source of these levels.
 //
 // What it does not show: the encoding and speed of the real instructions, the compiler's code for the real level, and
 // the last bit of vdpbf16ps, whose rounding is the CPU's own.
@@ -112,22 +113,25 @@ inline void store(float* p, __mmask16 m, const __m512& x) {
   }
 }
 
-// vpdpbusd: each lane adds four products of an unsigned byte of w and a signed byte of a, and wraps.
-inline __m512i dot_bytes(const __m512i& sum, const __m512i& w, const __m512i& a) {
+// vpdpbusd, of __m256i or __m512i: each lane adds four products of an unsigned byte of w and a signed byte of a, and
+// wraps.
+template <typename Vector>
+Vector dot_bytes(const Vector& sum, const Vector& w, const Vector& a) {
+  constexpr int kBytes = sizeof(Vector);
   struct {
-    uint32_t lane[16];
+    uint32_t lane[kBytes / 4];
   } s;
   struct {
-    uint8_t byte[64];
+    uint8_t byte[kBytes];
   } u;
   struct {
-    int8_t byte[64];
+    int8_t byte[kBytes];
   } v;
-  __builtin_memcpy(&s, &sum, 64);
-  __builtin_memcpy(&u, &w, 64);
-  __builtin_memcpy(&v, &a, 64);
-  for (int i = 0; i < 64; ++i) s.lane[i / 4] += static_cast<uint32_t>(u.byte[i] * v.byte[i]);
-  return bits<__m512i>(s);
+  __builtin_memcpy(&s, &sum, kBytes);
+  __builtin_memcpy(&u, &w, kBytes);
+  __builtin_memcpy(&v, &a, kBytes);
+  for (int i = 0; i < kBytes; ++i) s.lane[i / 4] += static_cast<uint32_t>(u.byte[i] * v.byte[i]);
+  return bits<Vector>(s);
 }
 
 // vdpbf16ps: each lane adds the products of two bf16, the upper one first; denormals count as zero.
