@@ -166,12 +166,13 @@ def _series(limits: native.ModelLimits, context: int, pages: int) -> list[list[S
     chunk = min(limits.max_num_tokens, context)
     decode = [[(1, first)] * n for n in powers_of_two(1, batch)]
     behind = context - min(64, chunk)
+    shared = {n: context // n // limits.page_tokens * limits.page_tokens for n in (4, 8) if n <= batch}  # whole pages
     return [
         [Step(rows, True) for rows in decode],
         [Step(rows, False) for rows in decode],
         [Step([(n, 0)], False) for n in powers_of_two(1, chunk)],
         [Step([(1, n - 1)], True) for n in (context // 4, context // 2, context) if n > 0],
-        [Step([(1, context // n - 1)] * n, True) for n in (4, 8) if n <= batch and context // n > limits.page_tokens],
+        [Step([(1, each - 1)] * n, True) for n, each in shared.items() if each > limits.page_tokens],
         [Step([(n, behind)], False) for n in powers_of_two(1, context - behind)[3:]],
     ]
 

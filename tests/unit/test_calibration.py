@@ -57,6 +57,18 @@ def test_a_fit_finds_the_costs_that_made_the_times() -> None:
     assert costs.prefill_kv_byte == pytest.approx(1e-4, rel=0.01)
 
 
+@pytest.mark.parametrize("max_seq_len", [2, 33, 300, 1200, 4095])
+@pytest.mark.parametrize(("max_batch_size", "max_num_tokens"), [(1, 32), (4, 64), (32, 512)])
+def test_all_that_is_measured_fits(max_seq_len: int, max_batch_size: int, max_num_tokens: int) -> None:
+    limits = native.CountingBackend(
+        max_batch_size=max_batch_size, max_num_tokens=max_num_tokens, max_seq_len=max_seq_len
+    ).limits
+    context, pages = calibration._room(limits)
+    steps = [step for series in calibration._series(limits, context, pages) for step in series]
+    assert max(len(step.sequences) for step in steps) == max_batch_size
+    assert max(calibration._pages(limits, step.sequences) for step in steps) <= pages
+
+
 def test_a_step_that_does_not_fit_is_refused() -> None:
     timer = native.StepTimer(native.CountingBackend(), 4)
     for sequences in ([(1, 128)], [(1, 40)] * 3, [(0, 0)], [(1, -1)]):
