@@ -11,7 +11,7 @@ from typing import Any
 
 from precast.benchmark.bound import StepWork
 from precast.benchmark.subject import Subject
-from precast.builder.machine_limits import Limits
+from precast.builder.machine_limits import Limits, Work
 from precast.errors import PrecastError
 from precast.progress import Progress, silent
 
@@ -143,27 +143,36 @@ def measure(
         progress("measure", total, total)
         work = StepWork(engine)
         if work.is_known:
-            prefill = [
-                replace(p, bound=_prefill_bound(work, limits, p, subject.limits.max_num_tokens)) for p in prefill
-            ]
-            decode = [replace(d, bound=_decode_bound(work, limits, d)) for d in decode]
+            prefill = [replace(p, bound=prefill_bound(work, limits, p, subject.limits.max_num_tokens)) for p in prefill]
+            decode = [replace(d, bound=decode_bound(work, limits, d)) for d in decode]
         return Latency(subject.num_threads, limits, prefill, decode)
 
 
-def _prefill_bound(work: StepWork, limits: Limits, prefill: Prefill, step_tokens: int) -> float:
-    steps = range(0, prefill.prompt_tokens, step_tokens)
-    rows = [min(step_tokens, prefill.prompt_tokens - before) for before in steps]
-    return sum(work.of([(n, before)]).seconds(limits) for n, before in zip(rows, steps, strict=True))
+def prefill_bound(work: StepWork, limits: Limits, prefill: Prefill, step_tokens: int) -> float:
+    """Seconds of a prompt in steps of step_tokens."""
+    return sum(step.seconds(limits) for step in prefill_work(work, prefill.prompt_tokens, step_tokens))
 
 
-def _decode_bound(work: StepWork, limits: Limits, decode: Decode) -> float:
-    return work.of([(1, decode.context + DECODE_STEPS // 2)] * decode.batch_size).seconds(limits)
+def prefill_work(work: StepWork, prompt_tokens: int, step_tokens: int) -> list[Work]:
+    """Of the steps of a prompt."""
+    steps = range(0, prompt_tokens, step_tokens)
+    return [work.of([(min(step_tokens, prompt_tokens - before), before)]) for before in steps]
 
 
-def decode_steps(subject: Subject, prompts: list[list[int]]) -> list[float]:
+def decode_bound(work: StepWork, limits: Limits, decode: Decode) -> float:
+    """Seconds of a step."""
+    return decode_work(work, decode.batch_size, decode.context).seconds(limits)
+
+
+def decode_work(work: StepWork, batch_size: int, context: int, steps: int = DECODE_STEPS) -> Work:
+    """Of the middle one of `steps` steps that begin with `context` tokens in each sequence."""
+    return work.of([(1, context + steps // 2)] * batch_size)
+
+
+def decode_steps(subject: Subject, prompts: list[list[int]], steps: int = DECODE_STEPS) -> list[float]:
     """Seconds of the steps in which all of `prompts` decode, those before which they did not left out."""
     subject.steps()
-    subject.run(prompts, DECODE_STEPS + 1)
+    subject.run(prompts, steps + 1)
     times = []
     for before, step in pairwise(subject.steps()):
         counts = [s.inflight_batching_stats for s in (before, step)]
