@@ -92,7 +92,7 @@ def progress_bars() -> Iterator[Progress]:
 
 
 def runtime_options(command: F) -> F:
-    """--num-threads, --kv-cache-memory and --no-prefix-caching."""
+    """--num-threads, --weights-memory, --kv-cache-memory and --no-prefix-caching."""
     for option in (
         click.option(
             "--no-prefix-caching", is_flag=True, help="Compute every prompt from its first token. No answer changes."
@@ -101,6 +101,11 @@ def runtime_options(command: F) -> F:
             "--kv-cache-memory",
             type=MemorySize(),
             help="Memory for the KV cache, e.g. 512M. Default: what the engine's limits need.",
+        ),
+        click.option(
+            "--weights-memory",
+            type=click.Choice(["map", "copy"]),
+            help="`map` (default): the engine file's pages, which processes share; `copy`: own memory, in huge pages.",
         ),
         click.option("--num-threads", type=click.IntRange(1, 1024), help="Threads. Default: what the machine gives."),
     ):
@@ -255,6 +260,7 @@ def load_llm(model: str, options: dict[str, Any]) -> Any:
             progress=progress,
             revision=options["revision"],
             num_threads=options["num_threads"],
+            weights_memory=options["weights_memory"],
             kv_cache_memory=options["kv_cache_memory"],
             enable_prefix_caching=not options["no_prefix_caching"],
             scheduler_policy=options.get("scheduler_policy"),

@@ -16,6 +16,9 @@ class RuntimeOptions(TypedDict, total=False):
 
     num_threads: int | None
     """Default: as many CPUs as affinity mask and cgroup give."""
+    weights_memory: Literal["map", "copy"] | None
+    """`map`: the engine file's own pages, which processes share. `copy`: memory of this process, in huge pages.
+    Default: map."""
     kv_cache_memory: int | None
     """Bytes of the KV pool. Default: what the engine's limits can use, at most half of the memory that is available."""
     max_batch_size: int | None
@@ -59,7 +62,7 @@ _MOST = {
 }
 """Of those that are whole numbers, from 0 on."""
 
-_TEXTS = ("scheduler_policy", "request_order", "prefill_order")
+_TEXTS = ("weights_memory", "scheduler_policy", "request_order", "prefill_order")
 
 
 def check_limits(given: Mapping[str, Any], limits: native.ModelLimits) -> None:

@@ -52,7 +52,7 @@ class Session:
         generation = read_object(folder / "generation_config.json", EngineError, optional=True)
         self._model_defaults = defaults_of(generation, str(folder / "generation_config.json"))
         self._use_defaults = given.pop("generation_config", True)
-        loaded = native.Engine(path, given.pop("num_threads", 0))
+        loaded = native.Engine(path, given.pop("num_threads", 0), given.pop("weights_memory", "map"))
         self.limits = loaded.limits
         check_limits(given, self.limits)
         prefixes = loaded.prefixes if given.get("enable_prefix_caching", True) else None

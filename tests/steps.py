@@ -28,8 +28,8 @@ class Sequence:
 class Steps:
     """Drives one engine. Pages are handed out from a shuffled list, so that no test passes by luck of their order."""
 
-    def __init__(self, engine: Path, num_threads: int = 1, num_pages: int = 256) -> None:
-        self.engine = runtime.Engine(engine, num_threads)
+    def __init__(self, engine: Path, num_threads: int = 1, num_pages: int = 256, weights_memory: str = "map") -> None:
+        self.engine = runtime.Engine(engine, num_threads, weights_memory)
         self.engine.allocate_pages(num_pages)
         self.free = [int(p) for p in np.random.default_rng(0).permutation(num_pages)]
 

@@ -28,10 +28,17 @@ using IntRows = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device
 using IntTables = nb::ndarray<const int32_t, nb::c_contig, nb::device::cpu>;  // [B, pages] or [groups, B, pages]
 using Logits = nb::ndarray<nb::numpy, float, nb::ndim<2>, nb::c_contig>;
 
+WeightsMemory parse_weights_memory(const std::string& text) {
+  if (text == "map") return WeightsMemory::map;
+  if (text == "copy") return WeightsMemory::copy;
+  throw EngineError("weights_memory is '" + text + "'; it must be map or copy");
+}
+
 class Engine {
  public:
-  Engine(const std::filesystem::path& path, int num_threads)
-      : file_(EngineFile::open((std::filesystem::is_directory(path) ? path / "rank0.engine" : path).string())),
+  Engine(const std::filesystem::path& path, int num_threads, const std::string& weights_memory)
+      : file_(EngineFile::open((std::filesystem::is_directory(path) ? path / "rank0.engine" : path).string(),
+                               parse_weights_memory(weights_memory))),
         backend_(make_cpu_backend(file_, num_threads)) {
     try {
       if (const Section* section = file_->find("vocab_bytes")) {
@@ -143,10 +150,11 @@ void bind_engine(nb::module_& m) {
       .def_ro("prompts", &Prefixes::prompts)
       .def_ro("num_pages", &Prefixes::num_pages);
   nb::class_<Engine>(m, "Engine", "A mapped engine and its backend.")
-      .def(nb::init<const std::filesystem::path&, int>(), "path"_a, "num_threads"_a = 0,
-           nb::call_guard<nb::gil_scoped_release>(),
-           "Maps `path`, an engine folder or its rank0.engine; num_threads 0: all that this process may use. Raises "
-           "EngineError.")
+      .def(nb::init<const std::filesystem::path&, int, const std::string&>(), "path"_a, "num_threads"_a = 0,
+           "weights_memory"_a = "map", nb::call_guard<nb::gil_scoped_release>(),
+           "Maps `path`, an engine folder or its rank0.engine, or reads it into huge pages (\"copy\"); num_threads 0: "
+           "all "
+           "that this process may use. Raises EngineError.")
       .def_prop_ro("path", [](const Engine& e) { return e.file().path(); })
       .def_prop_ro("plan_attributes", [](const Engine& e) { return e.file().plan().attributes.values; })
       .def_prop_ro(

@@ -130,7 +130,7 @@ EngineContent read_engine(std::span<const uint8_t> file) {
   return content;
 }
 
-EngineFile::EngineFile(const std::string& path) : path_(path) {
+EngineFile::EngineFile(const std::string& path, WeightsMemory how) : path_(path) {
   const auto fail = [&](const char* what, int error) {
     if (fd_ >= 0) ::close(fd_);
     throw EngineError(path + " " + what + ": " + std::strerror(error));
@@ -145,13 +145,35 @@ EngineFile::EngineFile(const std::string& path) : path_(path) {
   }
   const auto size = static_cast<size_t>(info.st_size);
   if (size == 0) return;
+  if (how == WeightsMemory::copy) {
+    try {
+      copy(size);
+    } catch (...) {
+      ::close(fd_);
+      throw;
+    }
+    return;
+  }
   void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd_, 0);
   if (data == MAP_FAILED) fail("cannot be mapped", errno);
   file_ = {static_cast<const uint8_t*>(data), size};
 }
 
-std::shared_ptr<const EngineFile> EngineFile::open(const std::string& path) {
-  const std::shared_ptr<EngineFile> file(new EngineFile(path));
+void EngineFile::copy(size_t size) {
+  copy_ = Memory(size);
+  for (size_t at = 0; at < size;) {
+    const ssize_t got = ::pread(fd_, copy_.data() + at, size - at, static_cast<off_t>(at));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) {
+      throw EngineError(path_ + " cannot be read: " + (got < 0 ? std::strerror(errno) : "it became shorter meanwhile"));
+    }
+    at += static_cast<size_t>(got);
+  }
+  file_ = {reinterpret_cast<const uint8_t*>(copy_.data()), size};
+}
+
+std::shared_ptr<const EngineFile> EngineFile::open(const std::string& path, WeightsMemory how) {
+  const std::shared_ptr<EngineFile> file(new EngineFile(path, how));
   try {
     file->content_ = read_engine(file->file_);
     for (const Section& section : file->content_.sections) file->by_name_.emplace(section.name, &section);
@@ -162,7 +184,7 @@ std::shared_ptr<const EngineFile> EngineFile::open(const std::string& path) {
 }
 
 EngineFile::~EngineFile() {
-  if (!file_.empty()) ::munmap(const_cast<uint8_t*>(file_.data()), file_.size());
+  if (!file_.empty() && copy_.data() == nullptr) ::munmap(const_cast<uint8_t*>(file_.data()), file_.size());
   ::close(fd_);
 }
 

@@ -1,4 +1,4 @@
-// rank{r}.engine (docs/engine-format.md): mapped read-only, and checked before anything in it is believed.
+// rank{r}.engine (docs/engine-format.md): mapped read-only or copied, and checked before anything in it is believed.
 // The Python twin is builder/engine_file.py.
 #pragma once
 #include <cstddef>
@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/core/memory.h"
 #include "runtime/core/plan.h"
 
 namespace precast {
@@ -29,13 +30,18 @@ struct EngineContent {
   Plan plan;
 };
 
+enum class WeightsMemory {
+  map,   // pages of the file, shared by all processes that map it
+  copy,  // own memory, in huge pages where the system has them
+};
+
 // Checks header, section table and plan of a file's bytes. Throws EngineError with one sentence, without the path.
 EngineContent read_engine(std::span<const uint8_t> file);
 
 class EngineFile {
  public:
-  // Maps the file. Throws EngineError, which names the path.
-  static std::shared_ptr<const EngineFile> open(const std::string& path);
+  // Maps or copies the file. Throws EngineError, which names the path; std::bad_alloc.
+  static std::shared_ptr<const EngineFile> open(const std::string& path, WeightsMemory how = WeightsMemory::map);
   ~EngineFile();
   EngineFile(const EngineFile&) = delete;
   EngineFile& operator=(const EngineFile&) = delete;
@@ -51,11 +57,13 @@ class EngineFile {
   void put(std::span<const uint8_t> bytes, std::byte* to) const;
 
  private:
-  explicit EngineFile(const std::string& path);
+  EngineFile(const std::string& path, WeightsMemory how);
+  void copy(size_t size);
 
   std::string path_;
   int fd_ = -1;
-  std::span<const uint8_t> file_;  // the mapping
+  Memory copy_;
+  std::span<const uint8_t> file_;  // the mapping, or copy_
   EngineContent content_;
   std::unordered_map<std::string, const Section*> by_name_;
 };

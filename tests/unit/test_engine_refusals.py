@@ -11,7 +11,7 @@ from precast._native import runtime
 from precast.builder.engine_file import EngineFile, EngineWriter
 from precast.builder.plan import Buffer, Plan, PlanOp
 from precast.errors import EngineError
-from tests.steps import make_engine
+from tests.steps import Steps, make_engine
 from tests.tiny import VOCAB, tiny_llama
 from tests.unit import test_moe, test_plan_attention
 from tests.unit.plans import Program
@@ -157,12 +157,21 @@ def test_files_that_are_none(tmp_path, good):
         ("short", "truncated or has grown"),
         ("none", "cannot be opened: No such file"),
     ):
-        with pytest.raises(EngineError, match=match):
-            runtime.Engine(tmp_path / name, 1)
+        for memory in ("map", "copy"):
+            with pytest.raises(EngineError, match=match):
+                runtime.Engine(tmp_path / name, 1, memory)
+    with pytest.raises(EngineError, match="weights_memory is 'huge'; it must be map or copy"):
+        runtime.Engine(good, 1, "huge")
     with pytest.raises(EngineError, match="No such file"):
         runtime.Engine(tmp_path, 1)  # a folder without rank0.engine
     with pytest.raises(EngineError, match="num_threads"):
         runtime.Engine(good, -1)
+
+
+def test_a_copied_engine_computes_the_same(good):
+    tokens = list(range(5, 45))
+    mapped, copied = (Steps(good, 2, weights_memory=memory).logits(tokens) for memory in ("map", "copy"))
+    assert np.array_equal(mapped, copied)
 
 
 def mutated(plan, rng):

@@ -23,14 +23,22 @@ class Subject:
     """Runs requests of one engine from one thread. `options` are `native.Executor`'s."""
 
     def __init__(
-        self, engine: Path, num_threads: int | None = None, kv_cache_memory: int | None = None, **options: Any
+        self,
+        engine: Path,
+        num_threads: int | None = None,
+        kv_cache_memory: int | None = None,
+        weights_memory: str = "map",
+        **options: Any,
     ) -> None:
         """Raises EngineError for what is no engine, or does not run here."""
         self.limits = limits_of(engine)
         self.num_threads = num_threads or native.available_cpus()
         self.pages = num_pages(self.limits, kv_cache_memory, available_memory())
         self.executor = native.Executor(
-            native.Engine(engine, self.num_threads).backend, num_pages=self.pages, iteration_stats=1 << 16, **options
+            native.Engine(engine, self.num_threads, weights_memory).backend,
+            num_pages=self.pages,
+            iteration_stats=1 << 16,
+            **options,
         )
         self._random = np.random.default_rng(0)
         self.run([self.tokens(min(WARM_UP_TOKENS, self.limits.max_seq_len - 2))], 2)
