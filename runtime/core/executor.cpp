@@ -8,6 +8,7 @@
 #include "runtime/core/check.h"
 #include "runtime/core/philox.h"
 #include "runtime/core/request.h"
+#include "runtime/core/short_slices.h"
 
 namespace precast {
 namespace {
@@ -209,6 +210,7 @@ uint64_t Executor::iteration_stats(std::vector<IterationStats>& steps) {
 // ---- the loop's thread ----------------------------------------------------------------------------------------------
 
 void Executor::loop() {
+  take_short_slices();  // it works in the pool's jobs too
   std::string error = fault_of([this] {
     while (intake()) step();
     cancel_all();

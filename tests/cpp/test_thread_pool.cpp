@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -17,6 +19,26 @@ double cpu_seconds() {
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
          1e-6 * static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+}
+
+// The calling thread's turn in nanoseconds as Linux 6.12 and later tell it; 0: an older one.
+uint64_t slice() {
+  uint64_t attributes[6] = {};
+  REQUIRE(syscall(SYS_sched_getattr, 0, attributes, sizeof(attributes), 0) == 0);
+  return attributes[3];
+}
+
+TEST_CASE("workers take short turns, where the system has them, and leave others as they are") {
+  const uint64_t before = slice();
+  ThreadPool pool(2);
+  std::atomic<uint64_t> of_worker{~uint64_t{0}};
+  while (of_worker == ~uint64_t{0}) {
+    pool.parallel_for(1000, [&](int, int thread) {
+      if (thread == 1) of_worker = slice();
+    });
+  }
+  CHECK(of_worker == (before == 0 ? 0 : 100'000));
+  CHECK(slice() == before);
 }
 
 TEST_CASE("every item runs once, and its writes are visible afterwards") {
