@@ -1,5 +1,7 @@
 #include "plugins/cpu/isa.h"
 
+#include <cpuid.h>
+
 #include <cstdlib>
 
 #include "plugins/cpu/kernels.h"
@@ -16,6 +18,16 @@ namespace avx512 {
 extern const KernelTable kTable;
 }
 
+namespace {
+
+// CPUID, leaf 7.1, EAX, bit 4. Not every compiler knows the name that __builtin_cpu_supports would want.
+bool has_avx_vnni() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a >> 4 & 1) != 0;
+}
+
+}  // namespace
+
 bool isa_is_emulated() {
 #if defined(PRECAST_EMULATE_ISA)
   return true;
@@ -27,7 +39,7 @@ bool isa_is_emulated() {
 bool isa_supported(const std::string& level) {
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
   if (level == "avx2") return avx2;
-  if (level == "avx2_vnni") return avx2 && (isa_is_emulated() || __builtin_cpu_supports("avxvnni"));
+  if (level == "avx2_vnni") return avx2 && (isa_is_emulated() || has_avx_vnni());
   if (level == "avx512") {
     return avx2 &&
            (isa_is_emulated() || (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
