@@ -20,6 +20,7 @@ COMMANDS = {
     "chat": "Talk to a model.",
     "plan": "Tell what an engine can serve.",
     "bench": "Measure an engine.",
+    "eval": "Measure the quality of a model's predictions.",
     "inspect": "Show what an engine, a checkpoint or a model is.",
     "cache": "List, check and prune built engines.",
 }

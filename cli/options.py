@@ -23,6 +23,8 @@ LABELS = {
     "check": "Checking the engine",
     "calibrate": "Timing steps",
     "simulate": "Simulating",
+    "evaluate": "Evaluating",
+    "generate": "Generating",
 }
 
 

@@ -1,5 +1,5 @@
-"""Imports point one way: cli → {pipeline, planning, benchmark, prefixes} → {quantize, builder, runtime, model_repo} →
-plugins."""
+"""Imports point one way: cli → {pipeline, planning, benchmark, evaluation, prefixes} →
+{quantize, builder, runtime, model_repo} → plugins."""
 
 from __future__ import annotations
 
@@ -15,7 +15,17 @@ TEXT = "runtime.text"
 
 # Package → the parts of precast that it may import, beside itself and the leaves.
 ALLOWED: dict[str, tuple[str, ...]] = {
-    "cli": ("pipeline", "planning", "benchmark", "prefixes", "quantize", "builder", "runtime", "model_repo"),
+    "cli": (
+        "pipeline",
+        "planning",
+        "benchmark",
+        "evaluation",
+        "prefixes",
+        "quantize",
+        "builder",
+        "runtime",
+        "model_repo",
+    ),
     "quantize": (TEXT,),
     "builder": ("plugins", "_native", TEXT),
     "runtime": ("plugins", "_native"),

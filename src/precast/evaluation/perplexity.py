@@ -1,0 +1,44 @@
+"""Perplexity of a model on a text."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+from precast.evaluation.distributions import log_probabilities, perplexity_of
+from precast.evaluation.model import Model, feed_all
+from precast.evaluation.windows import Windows
+from precast.progress import Progress, silent
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """Of a model on windows of a text."""
+
+    windows: int
+    tokens: int
+    """That were predicted."""
+    nats_per_token: float
+    """The mean of −ln p(token | those before it in its window)."""
+    seconds: float
+    """Of the measurement, without loading."""
+
+    @property
+    def perplexity(self) -> float:
+        """e to the nats per token."""
+        return perplexity_of(self.nats_per_token)
+
+
+def perplexity(model: Model, text: Windows, progress: Progress = silent) -> Perplexity:
+    """Predicts every token of the windows but the first of each. Raises PrecastError for logits that are not finite."""
+    begin = time.monotonic()
+    losses = []
+    for done, window in enumerate(text.windows):
+        progress("evaluate", done, len(text.windows))
+        for at, (logits,) in feed_all([model], window[:-1]):
+            for row, token in zip(logits, window[at + 1 :], strict=False):
+                losses.append(-float(log_probabilities(row)[token]))
+    progress("evaluate", len(text.windows), len(text.windows))
+    nats = math.fsum(losses) / len(losses)
+    return Perplexity(len(text.windows), len(losses), nats, time.monotonic() - begin)
