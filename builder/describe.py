@@ -56,7 +56,8 @@ def describe_engine(folder: Path, *, verify: bool = False, with_plan: bool = Fal
 
 
 def describe_checkpoint(folder: Path) -> dict[str, Any]:
-    """A checkpoint's config, without the source's own, and its worst quantized weights (dB; lower is worse).
+    """A checkpoint's config, without the source's own, its worst quantized weights (dB; lower is worse), and what
+    `convert --eval` measured.
 
     Raises CheckpointError when the checkpoint is not whole.
     """
@@ -69,4 +70,6 @@ def describe_checkpoint(folder: Path) -> dict[str, Any]:
         if isinstance(ratios, dict) and ratios:
             worst = report.get("worst")
             found["worst_weight_sqnr_db"] = {m: ratios.get(m) for m in worst} if isinstance(worst, list) else {}
+        if isinstance(report.get("quality"), dict):
+            found["quality"] = report["quality"]
     return found

@@ -23,6 +23,7 @@ LABELS = {
     "check": "Checking the engine",
     "calibrate": "Timing steps",
     "simulate": "Simulating",
+    "reference": "Running the source",
     "evaluate": "Evaluating",
     "generate": "Generating",
 }

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from precast import files
 from precast.checkpoint import FORMAT, ModelConfig, Quantization, tensor_shapes
@@ -38,8 +39,19 @@ class ConvertOptions:
     exclude: tuple[str, ...] = ()
 
 
-def convert(source: Path, output_dir: Path, options: ConvertOptions | None = None, progress: Progress = silent) -> None:
+def convert(
+    source: Path,
+    output_dir: Path,
+    options: ConvertOptions | None = None,
+    progress: Progress = silent,
+    *,
+    measure: Callable[[Path], dict[str, Any]] | None = None,
+) -> dict[str, Any]:
     """Writes a checkpoint folder, which appears whole by one rename or not at all; a checkpoint there is replaced.
+    → its report.
+
+    `measure` gets the folder when all but the report is there, and what it returns becomes part of that; what it raises
+    fails the conversion.
 
     Everything that can be refused is refused before a tensor is read: unknown family or settings, missing, unread or
     misshapen tensors, a broken tokenizer, no room. Raises SourceError, and PrecastError for the output folder.
@@ -68,8 +80,10 @@ def convert(source: Path, output_dir: Path, options: ConvertOptions | None = Non
     with files.new_folder(output_dir, replaces=FORMAT) as folder:
         _write(folder / "rank0.safetensors", weights, progress)
         opened.write_side_files(folder)
-        files.write_json(folder / "report.json", report(config, weights.powers))
         files.write_json(folder / "config.json", config.to_json())
+        told = report(config, weights.powers) | ({} if measure is None else measure(folder))
+        files.write_json(folder / "report.json", told)
+    return told
 
 
 def _write(path: Path, weights: Weights, progress: Progress) -> None:
