@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -125,27 +125,38 @@ def new_folder(target: Path, replaces: str | None = None) -> Iterator[Path]:
     target = target.resolve()  # a link stays, and the folder that it names is replaced
     target.parent.mkdir(parents=True, exist_ok=True)
     _sweep(target)
-    work = Path(tempfile.mkdtemp(prefix=f".{target.name}.tmp-{os.getpid()}-", dir=target.parent))
-    aside = work.with_name(work.name + ".old")
+    with work_folder(target) as work:
+        aside = work.with_name(work.name + ".old")
+        try:
+            yield work
+            for path in sorted(work.rglob("*")):
+                if path.is_dir():
+                    fsync_path(path)
+            fsync_path(work)
+            work.chmod(0o755)
+            refuse_foreign(target, replaces)  # again: what appeared meanwhile is not ours to remove
+            if target.exists():
+                replace(target, aside)
+            replace(work, target)
+            fsync_path(target.parent)
+        except BaseException:
+            if aside.exists() and not target.exists():
+                replace(aside, target)
+            raise
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+
+
+@contextmanager
+def work_folder(target: Path) -> Iterator[Path]:
+    """Yields a new folder beside `target`, which is removed at the end. What a kill leaves of it is swept by the next
+    `new_folder` for the same target."""
+    work = target.parent / f".{target.name}.tmp-{os.getpid()}-{secrets.token_hex(8)}"
     try:
+        work.mkdir(0o700)  # in here: a signal may come right behind it
         yield work
-        for path in sorted(work.rglob("*")):
-            if path.is_dir():
-                fsync_path(path)
-        fsync_path(work)
-        work.chmod(0o755)
-        refuse_foreign(target, replaces)  # again: what appeared meanwhile is not ours to remove
-        if target.exists():
-            replace(target, aside)
-        replace(work, target)
-        fsync_path(target.parent)
-    except BaseException:
-        if aside.exists() and not target.exists():
-            replace(aside, target)
-        raise
     finally:
         shutil.rmtree(work, ignore_errors=True)
-        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _sweep(target: Path) -> None:

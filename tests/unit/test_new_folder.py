@@ -49,6 +49,21 @@ def test_a_folder_that_was_moved_aside_by_the_dead_comes_back(tmp_path: Path) ->
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
+def test_a_signal_right_behind_the_making_of_a_folder_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_folder = os.mkdir
+
+    def make_and_be_interrupted(path: Path, mode: int = 0o777) -> None:
+        make_folder(path, mode)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "mkdir", make_and_be_interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        make(tmp_path / "a")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_fails_leaves_the_old_folder(tmp_path: Path) -> None:
     make(tmp_path / "a", "old")
 

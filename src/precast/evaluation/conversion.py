@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import shutil
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from precast import files
 from precast.errors import PrecastError
 from precast.evaluation.compare import compare
 from precast.evaluation.engine_model import EngineModel
@@ -57,7 +54,7 @@ def convert_and_measure(
 
     def measure(checkpoint: Path) -> dict[str, Any]:
         took = {"convert_seconds": time.monotonic() - begin, "convert_peak_memory_bytes": _peak_memory()}
-        with _work_folder(output_dir) as work:
+        with files.work_folder(output_dir.resolve()) as work:
             quality = took | _quality(source, checkpoint, work, text, progress)
         quality["evaluate_seconds"] = time.monotonic() - begin - took["convert_seconds"]
         if max_kl is not None and not quality["kl_mean"] <= max_kl:
@@ -150,17 +147,6 @@ def _generated(engine: Path, model: EngineModel, length: int) -> Windows:
     if wrong := next((output.error for output in outputs if output.error is not None), None):
         raise PrecastError(f"{model.name} cannot generate the text that its checkpoint is measured on: {wrong}")
     return Windows([[*p, *output.token_ids] for p, output in zip(prompts, outputs, strict=True)], begin)
-
-
-@contextmanager
-def _work_folder(output_dir: Path) -> Iterator[Path]:
-    """On the disk of the output folder; named so that the next conversion to it removes what a kill leaves."""
-    target = output_dir.resolve()
-    folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.tmp-{os.getpid()}-", dir=target.parent))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _peak_memory() -> int:
