@@ -1,7 +1,8 @@
 """Inverse frequencies of rotary embeddings, fixed at build.
 
-Computed in float32 in the order that transformers computes them; they agree to the last bit but for single powers that
-numpy and torch round differently.
+Computed in float32 in the order that transformers computes them, but for the powers: those are rounded from float64, so
+that an engine is the same whatever machine built it. torch's float32 powers, and so transformers' frequencies, are in
+single places off by one in the last bit, in others on every kind of CPU.
 """
 
 from __future__ import annotations
@@ -66,9 +67,13 @@ def _scaled(kind: Any, config: ModelConfig, scaling: dict[str, Any], max_seq_len
 
 
 def _plain(base: float, dim: int) -> F32:
+    return (np.float32(1) / _powers(base, dim)).astype(np.float32)
+
+
+def _powers(base: float, dim: int) -> F32:
+    """base^(0/dim), base^(2/dim), …"""
     exponent = np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim)
-    frequencies: F32 = (np.float32(1) / np.power(np.float32(base), exponent)).astype(np.float32)
-    return frequencies
+    return np.power(np.float64(np.float32(base)), exponent.astype(np.float64)).astype(np.float32)
 
 
 def _dynamic(config: ModelConfig, scaling: dict[str, Any], max_seq_len: int) -> F32:
@@ -115,7 +120,7 @@ def _yarn(config: ModelConfig, scaling: dict[str, Any]) -> tuple[F32, float]:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dim - 1)
     high = high + 0.001 if low == high else high
-    power = np.power(np.float32(base), np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim))
+    power = _powers(base, dim)
     extrapolated, interpolated = np.float32(1) / power, np.float32(1) / (np.float32(factor) * power)
     ramp = np.clip((np.arange(dim // 2, dtype=np.float32) - np.float32(low)) / np.float32(high - low), 0, 1)
     keep = (1 - ramp).astype(np.float32)
@@ -131,8 +136,7 @@ def _longrope(config: ModelConfig, scaling: dict[str, Any], max_seq_len: int) ->
     if attention is None:
         attention = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
     divisors = np.asarray(scaling["long_factor" if max_seq_len > original else "short_factor"], np.float32)
-    exponent = np.arange(0, config.rotary_dim, 2, dtype=np.float32) / np.float32(config.rotary_dim)
-    if divisors.shape != exponent.shape:
-        raise BuildError(f"longrope needs {len(exponent)} factors, and has {divisors.size}")
-    power = np.power(np.float32(config.rotary_base), exponent)
+    power = _powers(config.rotary_base, config.rotary_dim)
+    if divisors.shape != power.shape:
+        raise BuildError(f"longrope needs {len(power)} factors, and has {divisors.size}")
     return (np.float32(1) / (divisors * power)).astype(np.float32), float(attention)
