@@ -14,6 +14,7 @@ using bf16_t = uint16_t;  // the upper half of an IEEE float32
 
 inline constexpr int kPanel = 16;          // output channels of a packed weight panel, on every level
 inline constexpr int kPageTokens = 32;     // tokens of a KV page
+inline constexpr int kCallTilesI8 = 6;     // most tiles in one call of linear_i8
 inline constexpr int kVocabBlock = 256;    // tokens of one maximum of a row of logits
 inline constexpr int kContextSplit = 256;  // positions of one attention partial; a multiple of kPageTokens
 
@@ -117,7 +118,7 @@ struct KernelTable {
   // --- linear. How to split the work: cut the panels into blocks of about 128 KiB of weights (an even number of
   // panels; bf16 and f32: 8 to 32 panels, because each call packs its activations), and let a thread take a block and
   // run all row tiles over it: the weights come from memory once and from the L2 cache for all other tiles. Split the
-  // rows evenly over as few tiles as hold them (16 rows of 12: 8 + 8). With Epilogue::gated panel_begin and
+  // rows evenly over as few tiles as hold them (16 rows of 6: 6 + 6 + 4). With Epilogue::gated panel_begin and
   // panel_end are even. Reduction order, int8: integers exact inside a group; acc = fma(group scale, float(sum of
   // group), acc) over groups in rising K; y = acc · scale[n]. bf16/f32: one accumulator per output, in rising K (bf16
   // on avx512: in pairs of K, x rounded to bf16). The result of a row is the same for every `rows`.
@@ -126,8 +127,9 @@ struct KernelTable {
   // x [rows][ldx] → tile; rows ≤ tile_rows_i8. k as in LinearWeights, columns from `cols` (≤ k) on are not read
   // and count as zero.
   void (*quantize_tile)(const float* x, int64_t ldx, int rows, int cols, int k, int group, const QuantizedTile& out);
-  void (*linear_i8)(const LinearWeights& w, const QuantizedTile& x, int rows, int panel_begin, int panel_end,
-                    const LinearOut& out);
+  // x [ceil(rows / tile_rows)], at most kCallTilesI8: tiles of tile_rows rows, the last one of the others.
+  void (*linear_i8)(const LinearWeights& w, const QuantizedTile* x, int rows, int tile_rows, int panel_begin,
+                    int panel_end, const LinearOut& out);
   void (*linear_bf16)(const LinearWeights& w, const float* x, int64_t ldx, int rows, int panel_begin, int panel_end,
                       const LinearOut& out);
   void (*linear_f32)(const LinearWeights& w, const float* x, int64_t ldx, int rows, int panel_begin, int panel_end,

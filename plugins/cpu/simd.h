@@ -119,7 +119,7 @@ inline __m256 fold_max(F32 x) { return x; }
 
 // Most rows of one call of the linears (kernels.h); what the register tiles of plugins/linear/cpu are made for.
 #if defined(PRECAST_ISA_AVX512)
-inline constexpr int kTileRowsI8 = 12, kTileRowsFloat = 48;
+inline constexpr int kTileRowsI8 = 6, kTileRowsFloat = 48;
 #else
 inline constexpr int kTileRowsI8 = 6, kTileRowsFloat = 48;
 #endif

@@ -16,7 +16,7 @@ int64_t peak_bf16(int64_t rounds);
 int64_t peak_f32(int64_t rounds);
 void read_bytes(const void* data, int64_t bytes);
 // plugins/linear/cpu
-void linear_i8(const LinearWeights& w, const QuantizedTile& x, int rows, int panel_begin, int panel_end,
+void linear_i8(const LinearWeights& w, const QuantizedTile* x, int rows, int tile_rows, int panel_begin, int panel_end,
                const LinearOut& out);
 // plugins/embed/cpu
 void gather_i8(const LinearWeights& w, int channel, float* y);

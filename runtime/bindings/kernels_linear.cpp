@@ -1,9 +1,12 @@
 // The linears, quantize_tile and the gathers of any ISA level, on numpy arrays. For tests.
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include "plugins/cpu/isa.h"
 #include "plugins/cpu/kernels.h"
@@ -94,24 +97,35 @@ void quantize(const std::string& level, const Read<float, 2>& x, int k, int grou
                       k, group, {q.data(), scale.data(), sum.data()});
 }
 
-void linear_i8(const std::string& level, const Bytes& w, const Read<float, 1>& w_scale, int group, Read<int8_t, 3> q,
-               Read<float, 2> scale, Read<int32_t, 2> sum, Write<float, 2> y, OptionalRow bias,
-               std::optional<Read<float, 2>> residual, const std::string& epilogue, const std::string& activation,
-               int panel_begin, int panel_end) {
+using Tile = std::tuple<Read<int8_t, 3>, Read<float, 2>, Read<int32_t, 2>>;
+
+void linear_i8(const std::string& level, const Bytes& w, const Read<float, 1>& w_scale, int group,
+               const std::vector<Tile>& x, Write<float, 2> y, OptionalRow bias, std::optional<Read<float, 2>> residual,
+               const std::string& epilogue, const std::string& activation, int panel_begin, int panel_end) {
   const KernelTable& table = kernel_table(level);
   const LinearWeights weight = weights(w, WeightType::i8, w_scale.data(), w_scale.shape(0), group);
-  const size_t rows = q.shape(1), groups = group == 0 ? 1 : static_cast<size_t>(weight.k / group);
-  require(rows >= 1 && rows <= static_cast<size_t>(table.tile_rows_i8), "q has no rows, or more than a tile has");
-  require(q.shape(0) == static_cast<size_t>(weight.k / 4) && q.shape(2) == 4, "q is not [K/4][rows][4]");
-  require(scale.shape(0) == groups && scale.shape(1) == rows && sum.shape(0) == groups && sum.shape(1) == rows,
-          "scale and sum are not [groups][rows]");
+  const size_t groups = group == 0 ? 1 : static_cast<size_t>(weight.k / group);
+  require(!x.empty() && x.size() <= kCallTilesI8, "x has no tiles, or more than a call takes");
+  const size_t tile_rows = std::get<0>(x[0]).shape(1);
+  size_t all_rows = 0;
+  QuantizedTile tiles[kCallTilesI8];
+  for (size_t t = 0; t < x.size(); ++t) {
+    const auto& [q, scale, sum] = x[t];
+    const size_t rows = q.shape(1);
+    require(rows >= 1 && rows <= static_cast<size_t>(table.tile_rows_i8), "q has no rows, or more than a tile has");
+    require(rows == tile_rows || (rows < tile_rows && t + 1 == x.size()), "a tile but the last has other rows");
+    require(q.shape(0) == static_cast<size_t>(weight.k / 4) && q.shape(2) == 4, "q is not [K/4][rows][4]");
+    require(scale.shape(0) == groups && scale.shape(1) == rows && sum.shape(0) == groups && sum.shape(1) == rows,
+            "scale and sum are not [groups][rows]");
+    // The kernel only reads the tile; QuantizedTile is mutable because quantize_tile fills the same struct.
+    tiles[t] = {const_cast<int8_t*>(q.data()), const_cast<float*>(scale.data()), const_cast<int32_t*>(sum.data())};
+    all_rows += rows;
+  }
   Output output{y, bias, residual, epilogue, activation, panel_begin, panel_end};
-  const LinearOut out = output.checked(weight, rows);
-  // The kernel only reads the tile; QuantizedTile is mutable because quantize_tile fills the same struct.
-  const QuantizedTile tile{const_cast<int8_t*>(q.data()), const_cast<float*>(scale.data()),
-                           const_cast<int32_t*>(sum.data())};
+  const LinearOut out = output.checked(weight, all_rows);
   nb::gil_scoped_release released;
-  table.linear_i8(weight, tile, static_cast<int>(rows), output.panel_begin, output.panel_end, out);
+  table.linear_i8(weight, tiles, static_cast<int>(all_rows), static_cast<int>(tile_rows), output.panel_begin,
+                  output.panel_end, out);
 }
 
 template <WeightType Type>
@@ -148,15 +162,16 @@ void bind_linear_kernels(nb::module_& m) {
       "tile_rows",
       [](const std::string& level) {
         const KernelTable& table = kernel_table(level);
-        return std::pair(table.tile_rows_i8, table.tile_rows_float);
+        return std::tuple(table.tile_rows_i8, table.tile_rows_float, kCallTilesI8);
       },
-      "level"_a, "Most rows of one call: (int8, float).");
+      "level"_a, "Most rows of an int8 tile and of a float call, and most tiles of an int8 call.");
   m.def("quantize_tile", &quantize, "level"_a, "x"_a, "k"_a, "group"_a, "q"_a, "scale"_a, "sum"_a,
         "x f32 [rows][cols] → q i8 [k/4][rows][4], scale f32 and sum i32 [groups][rows].");
-  m.def("linear_i8", &linear_i8, "level"_a, "w"_a, "w_scale"_a, "group"_a, "q"_a, "scale"_a, "sum"_a, "y"_a,
-        "bias"_a = nb::none(), "residual"_a = nb::none(), "epilogue"_a = "none", "activation"_a = "silu",
-        "panel_begin"_a = 0, "panel_end"_a = -1,
-        "y f32 [rows][≥ N] (gated: N/2) from a quantized tile; see kernels.h.");
+  m.def("linear_i8", &linear_i8, "level"_a, "w"_a, "w_scale"_a, "group"_a, "x"_a, "y"_a, "bias"_a = nb::none(),
+        "residual"_a = nb::none(), "epilogue"_a = "none", "activation"_a = "silu", "panel_begin"_a = 0,
+        "panel_end"_a = -1,
+        "y f32 [rows][≥ N] (gated: N/2) from quantized tiles (q, scale, sum) of as many rows, the last of fewer; see "
+        "kernels.h.");
   m.def("linear_bf16", &linear_float<WeightType::bf16>, "level"_a, "w"_a, "x"_a, "y"_a, "bias"_a = nb::none(),
         "residual"_a = nb::none(), "epilogue"_a = "none", "activation"_a = "silu", "panel_begin"_a = 0,
         "panel_end"_a = -1, "y f32 [rows][≥ N] (gated: N/2) from x f32 [rows][K]; w holds bf16 as any 2-byte type.");

@@ -96,7 +96,8 @@ void ExpertLinear::multiply(const CpuContext& context, const Item& item, const T
       shape_.activation};
   if (quantized()) {
     const auto index = &tile - plan_tiles_.data();
-    context.kernels.linear_i8(w, context.tile(tiles_, index), tile.rows, item.panel_begin, item.panel_end, out);
+    const QuantizedTile x = context.tile(tiles_, index);
+    context.kernels.linear_i8(w, &x, tile.rows, tile.rows, item.panel_begin, item.panel_end, out);
     return;
   }
   const float* x = in.rows == nullptr ? in.row(tile.entry) : reinterpret_cast<const float*>(work) + tile.entry * in.ld;

@@ -15,6 +15,8 @@ constexpr int64_t kMinFloatPanels = 8;
 constexpr int64_t kMinPanels = 4;
 // Items per thread that are aimed at, so that the last one does not keep the others waiting for long.
 constexpr int64_t kItemsPerThread = 4;
+// The shortest piece of a single tile is then a 32nd of a thread's share.
+constexpr int kMostHalvings = 4;
 
 class Linear final : public CpuOp {
  public:
@@ -45,31 +47,37 @@ class Linear final : public CpuOp {
     panel_bytes_ = static_cast<int64_t>(w.length) / (padded_n / kPanel);
     if (attributes.values.contains("block_bytes")) block_bytes_ = attributes.integer("block_bytes", 1, 1 << 30);
     most_rows_ = i8 ? context_.kernels.tile_rows_i8 : context_.kernels.tile_rows_float;
+    call_tiles_ = i8 ? kCallTilesI8 : 1;
   }
 
-  // One panel of a tile: see `tail`.
-  int64_t scratch_bytes() const override { return most_rows_ * kPanel * int64_t{4}; }
+  // One panel of a call: see `tail`.
+  int64_t scratch_bytes() const override { return call_tiles_ * most_rows_ * kPanel * int64_t{4}; }
 
   void run(const CpuStep& step) override {
     const int64_t rows = step.rows(out_), tile_rows = even_tile_rows(rows, most_rows_);
-    const int64_t tiles = divide_up(rows, tile_rows), panels = w_.n / kPanel, pairs = divide_up(panels, 2);
+    const int64_t tiles = divide_up(rows, tile_rows);
+    if (tiles == 1) return run_single_tile(step, static_cast<int>(rows));
+    const int64_t panels = w_.n / kPanel, pairs = divide_up(panels, 2);
     const int64_t wanted = kItemsPerThread * context_.pool.num_threads(), blocks = num_blocks(panels, wanted);
     const int64_t groups = std::min(tiles, divide_up(wanted, blocks));  // of row tiles
     const int64_t group_tiles = groups == 0 ? 0 : divide_up(tiles, groups);
     context_.pool.parallel_for(static_cast<int>(blocks * groups), [&](int item, int thread) {
       const int64_t block = item / groups, first = item % groups * group_tiles;
       const int64_t begin = pairs * block / blocks * 2, end = std::min(panels, pairs * (block + 1) / blocks * 2);
-      for (int64_t t = first; t < std::min(tiles, first + group_tiles); ++t) {
-        const Tile tile{t, t * tile_rows, static_cast<int>(std::min(tile_rows, rows - t * tile_rows))};
-        run_tile(step, tile, static_cast<int>(begin), static_cast<int>(end), thread);
+      const int64_t last = std::min(tiles, first + group_tiles);
+      for (int64_t t = first; t < last; t += call_tiles_) {
+        const int64_t row = t * tile_rows, rows_end = std::min(rows, std::min(last, t + call_tiles_) * tile_rows);
+        const Tiles call{t, row, static_cast<int>(rows_end - row), static_cast<int>(tile_rows)};
+        run_tiles(step, call, static_cast<int>(begin), static_cast<int>(end), thread);
       }
     });
   }
 
  private:
-  struct Tile {
-    int64_t index, row;  // its first row
-    int rows;
+  // Of one call of a kernel.
+  struct Tiles {
+    int64_t first, row;  // the first tile, and its first row
+    int rows, tile_rows;
   };
 
   static Epilogue epilogue_named(const std::string& name) {
@@ -78,6 +86,25 @@ class Linear final : public CpuOp {
     if (name == "act") return Epilogue::act;
     CpuOpMaker::expect(name == "gated", "it has the unknown epilogue " + name);
     return Epilogue::gated;
+  }
+
+  // A single tile reads the weights once, so that no cache has to hold them: each thread takes a long piece, and then
+  // ever shorter ones, which leave none waiting for another.
+  void run_single_tile(const CpuStep& step, int rows) const {
+    const int64_t panels = w_.n / kPanel, threads = context_.pool.num_threads();
+    const int64_t least = kind_ == WeightKind::i8 ? kMinPanels : kMinFloatPanels;
+    int halvings = 0;
+    while (halvings < kMostHalvings && panels >> (halvings + 1) >= least * threads) ++halvings;
+    const int64_t units = threads << halvings;  // that a thread takes half of what is left of, level by level
+    const auto at = [&](int64_t item) {
+      const int64_t level = std::min<int64_t>(item / threads, halvings), left = units >> level;
+      const int64_t share = level < halvings ? left / (2 * threads) : 1;
+      const int64_t unit = std::min(units, units - left + (item - level * threads) * share);
+      return std::min(panels, divide_up(panels, 2) * unit / units * 2);
+    };
+    context_.pool.parallel_for(static_cast<int>(threads * (halvings + 1)), [&](int item, int thread) {
+      run_tiles(step, {0, 0, rows, rows}, static_cast<int>(at(item)), static_cast<int>(at(item + 1)), thread);
+    });
   }
 
   // Blocks that the panels are cut into, as evenly as pairs of panels can be: few enough to be no smaller than the
@@ -91,38 +118,41 @@ class Linear final : public CpuOp {
     return blocks < threads ? blocks : blocks / threads * threads;
   }
 
-  void run_tile(const CpuStep& step, const Tile& tile, int panel_begin, int panel_end, int thread) const {
-    float* y = out_.data == nullptr ? step.logits + tile.row * out_.ld : out_.row(tile.row);
-    const float* residual = residual_ == nullptr ? nullptr : residual_->row(tile.row);
+  void run_tiles(const CpuStep& step, const Tiles& tiles, int panel_begin, int panel_end, int thread) const {
+    float* y = out_.data == nullptr ? step.logits + tiles.row * out_.ld : out_.row(tiles.row);
+    const float* residual = residual_ == nullptr ? nullptr : residual_->row(tiles.row);
     const LinearOut out{y, out_.ld, bias_, residual, epilogue_, activation_};
     if (epilogue_ == Epilogue::none && int64_t{kPanel} * panel_end > out_.ld) {
       --panel_end;
-      tail(out, tile, panel_end, thread);
+      tail(out, tiles, panel_end, thread);
     }
-    if (panel_begin < panel_end) multiply(w_, tile, panel_begin, panel_end, out);
+    if (panel_begin < panel_end) multiply(w_, tiles, panel_begin, panel_end, out);
   }
 
   // The last panel of logits whose number is no multiple of the panel: only the real columns reach y.
-  void tail(const LinearOut& out, const Tile& tile, int panel, int thread) const {
+  void tail(const LinearOut& out, const Tiles& tiles, int panel, int thread) const {
     const int64_t channel = int64_t{kPanel} * panel;
     auto* y = reinterpret_cast<float*>(context_.scratch_of(thread));
     LinearWeights w = w_;
     w.w = static_cast<const std::byte*>(w_.w) + panel * panel_bytes_;
     w.scale = w_.scale == nullptr ? nullptr : w_.scale + channel;
     w.n = kPanel;
-    multiply(w, tile, 0, 1,
+    multiply(w, tiles, 0, 1,
              {y, kPanel, bias_ == nullptr ? nullptr : bias_ + channel, nullptr, Epilogue::none, activation_});
-    for (int r = 0; r < tile.rows; ++r) {
+    for (int r = 0; r < tiles.rows; ++r) {
       std::copy(y + r * kPanel, y + r * kPanel + (out_.ld - channel), out.y + r * out.ldy + channel);
     }
   }
 
-  void multiply(const LinearWeights& w, const Tile& tile, int panel_begin, int panel_end, const LinearOut& out) const {
+  void multiply(const LinearWeights& w, const Tiles& tiles, int panel_begin, int panel_end,
+                const LinearOut& out) const {
     if (kind_ == WeightKind::i8) {
-      context_.kernels.linear_i8(w, context_.tile(in_, tile.index), tile.rows, panel_begin, panel_end, out);
+      QuantizedTile x[kCallTilesI8];
+      for (int64_t t = 0; t * tiles.tile_rows < tiles.rows; ++t) x[t] = context_.tile(in_, tiles.first + t);
+      context_.kernels.linear_i8(w, x, tiles.rows, tiles.tile_rows, panel_begin, panel_end, out);
     } else {
       const auto linear = kind_ == WeightKind::bf16 ? context_.kernels.linear_bf16 : context_.kernels.linear_f32;
-      linear(w, in_.row(tile.row), in_.ld, tile.rows, panel_begin, panel_end, out);
+      linear(w, in_.row(tiles.row), in_.ld, tiles.rows, panel_begin, panel_end, out);
     }
   }
 
@@ -136,7 +166,8 @@ class Linear final : public CpuOp {
   const float* bias_ = nullptr;
   int64_t panel_bytes_;
   int64_t block_bytes_ = kBlockBytes;
-  int64_t most_rows_;  // of a tile
+  int64_t most_rows_;   // of a tile
+  int64_t call_tiles_;  // most tiles of a kernel's call
 };
 
 }  // namespace

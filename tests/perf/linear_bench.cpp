@@ -88,12 +88,10 @@ struct Activations {
   std::vector<int32_t> sum;
 };
 
-// Rows split evenly over as few tiles as hold them.
-std::vector<int> tiles_of(int rows, int most) {
+// Rows of a tile when as few tiles as hold them share the rows.
+int even_tile_rows(int rows, int most) {
   const int tiles = (rows + most - 1) / most;
-  std::vector<int> first{0};
-  for (int t = 0; t < tiles; ++t) first.push_back(first.back() + rows / tiles + (t < rows % tiles));
-  return first;
+  return (rows + tiles - 1) / tiles;
 }
 
 // Seconds of one linear of `rows` rows.
@@ -120,15 +118,15 @@ double linear_seconds(const KernelTable& table, const Kind& kind, const Shape& s
   a.q.resize(a.x.size());
   a.scale.resize(static_cast<size_t>(rows) * groups);
   a.sum.resize(a.scale.size());
-  const std::vector<int> tiles = tiles_of(rows, kind.quantized ? table.tile_rows_i8 : table.tile_rows_float);
-  const auto tile = [&](int row) {
-    return QuantizedTile{a.q.data() + int64_t{row} * k, a.scale.data() + int64_t{row} * groups,
-                         a.sum.data() + int64_t{row} * groups};
-  };
-  for (size_t t = 0; kind.quantized && t + 1 < tiles.size(); ++t) {
-    table.quantize_tile(a.x.data() + int64_t{tiles[t]} * k, k, tiles[t + 1] - tiles[t], k, k, kind.group,
-                        tile(tiles[t]));
+  const int tile_rows = even_tile_rows(rows, kind.quantized ? table.tile_rows_i8 : table.tile_rows_float);
+  std::vector<QuantizedTile> tiles;
+  for (int row = 0; kind.quantized && row < rows; row += tile_rows) {
+    tiles.push_back(
+        {a.q.data() + int64_t{row} * k, a.scale.data() + int64_t{row} * groups, a.sum.data() + int64_t{row} * groups});
+    table.quantize_tile(a.x.data() + int64_t{row} * k, k, std::min(tile_rows, rows - row), k, k, kind.group,
+                        tiles.back());
   }
+  const int call_rows = tile_rows * (kind.quantized ? precast::kCallTilesI8 : 1);
   std::vector<float> y(static_cast<size_t>(rows) * n);
   const int panels = n / kPanel;
   const int most = std::max(1, panels / (4 * threads));
@@ -142,13 +140,14 @@ double linear_seconds(const KernelTable& table, const Kind& kind, const Shape& s
                           const LinearWeights w{data, weight_scale.data(), n, k, kind.group};
                           in_parallel(threads, blocks, [&](int b) {
                             const int begin = b * block, end = std::min(panels, begin + block);
-                            for (size_t t = 0; t + 1 < tiles.size(); ++t) {
-                              const int row = tiles[t], count = tiles[t + 1] - row;
+                            for (int row = 0; row < rows; row += call_rows) {
+                              const int count = std::min(call_rows, rows - row);
                               const LinearOut out{
                                   y.data() + int64_t{row} * n, n, nullptr, nullptr, precast::Epilogue::none,
                                   precast::Activation::silu};
                               if (kind.quantized) {
-                                table.linear_i8(w, tile(row), count, begin, end, out);
+                                table.linear_i8(w, &tiles[static_cast<size_t>(row / tile_rows)], count, tile_rows,
+                                                begin, end, out);
                               } else {
                                 const auto kernel = kind.weight_bytes == 2 ? table.linear_bf16 : table.linear_f32;
                                 kernel(w, a.x.data() + int64_t{row} * k, k, count, begin, end, out);

@@ -41,14 +41,16 @@ class PackedLinear:
         self.n = self.weight.shape[0] * 16
         self.k = self.weight.shape[1] * self.weight.shape[3]
         self.scale = self.pad(scale) if scale is not None else None
-        self.tile_rows = kernels.tile_rows(level)[0 if self.kernel == "i8" else 1]
+        rows_i8, rows_float, tiles = kernels.tile_rows(level)
+        self.tile_rows, self.call_tiles = (rows_i8, tiles) if self.kernel == "i8" else (rows_float, 1)
 
     def pad(self, vector: Array) -> Array:
         return np.concatenate([vector, np.zeros(self.n - len(vector), np.float32)])
 
-    def tile(
+    def call(
         self,
         x: Array,
+        tile_rows: int,
         y: Array,
         residual: Array | None,
         bias: Array | None,
@@ -66,8 +68,9 @@ class PackedLinear:
             "panel_end": panels[1],
         }
         if self.kernel == "i8":
-            q, scale, sums = quantize_tile(self.level, x, self.k, self.group)
-            kernels.linear_i8(self.level, self.weight, self.scale, self.group, q, scale, sums, **more)
+            starts = range(0, len(x), tile_rows)
+            tiles = [quantize_tile(self.level, x[i : i + tile_rows], self.k, self.group) for i in starts]
+            kernels.linear_i8(self.level, self.weight, self.scale, self.group, tiles, **more)
             return
         padded = np.zeros((len(x), self.k), np.float32)
         padded[:, : x.shape[1]] = x
@@ -83,23 +86,24 @@ class PackedLinear:
         residual: Array | None = None,
         activation: str = "silu",
         tile_rows: int | None = None,
+        call_tiles: int | None = None,
         panels_per_call: int | None = None,
     ) -> Array:
-        """y [rows][N padded] (gated: half of it), by tiles of `tile_rows` and calls of `panels_per_call`."""
+        """y [rows][N padded] (gated: half of it), by calls of `call_tiles` tiles and `panels_per_call`."""
         columns = self.n // 2 if epilogue == "gated" else self.n
         y = np.full((len(x), columns), np.float32(-77), np.float32)
         if residual is not None:
             y[:] = residual  # the residual aliases y, as the runtime has it
-        step = tile_rows or self.tile_rows
+        tile_rows = tile_rows or self.tile_rows
+        step = tile_rows * (call_tiles or self.call_tiles)
         panels = self.n // 16
         for row in range(0, len(x), step):
             rows = slice(row, row + step)
             for begin in range(0, panels, panels_per_call or panels):
                 end = min(panels, begin + (panels_per_call or panels))
                 y_rows = y[rows]
-                self.tile(
-                    x[rows], y_rows, y_rows if residual is not None else None, bias, epilogue, (begin, end), activation
-                )
+                own = y_rows if residual is not None else None
+                self.call(x[rows], tile_rows, y_rows, own, bias, epilogue, (begin, end), activation)
         return y
 
 

@@ -74,9 +74,10 @@ def test_bits_of_a_row_depend_on_the_row_alone(level, kind, group):
     x = rng.standard_normal((33, 1536)).astype(np.float32)
     whole = linear(x)
     for tile_rows in range(1, linear.tile_rows + 1):
-        for panels_per_call in (1, 2, 3, 5, 11):
-            y = linear(x, tile_rows=tile_rows, panels_per_call=panels_per_call)
-            assert y.tobytes() == whole.tobytes(), (tile_rows, panels_per_call)
+        for call_tiles in range(1, linear.call_tiles + 1):
+            for panels_per_call in (1, 2, 3, 5, 11):
+                y = linear(x, tile_rows=tile_rows, call_tiles=call_tiles, panels_per_call=panels_per_call)
+                assert y.tobytes() == whole.tobytes(), (tile_rows, call_tiles, panels_per_call)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -87,7 +88,7 @@ def test_only_the_panels_of_the_call_are_written(level, kind):
     x = rng.standard_normal((2, 64)).astype(np.float32)
     whole = linear(x)
     y = np.full((2, 112), 5, np.float32)
-    linear.tile(x, y, None, None, "none", (2, 5))
+    linear.call(x, 2, y, None, None, "none", (2, 5))
     assert (y[:, 32:80] == whole[:, 32:80]).all()
     assert (y[:, :32] == 5).all()
     assert (y[:, 80:] == 5).all()
@@ -247,23 +248,26 @@ def test_wrong_arguments_are_value_errors(level):
     f = pack("panel16.f32", np.zeros((32, 64), np.float32))
     i8, f32 = kernels.linear_i8, kernels.linear_f32
     calls = [
-        lambda: i8(level, f, scale, 0, q, s, t, y),
-        lambda: i8(level, w[:, :0].copy(), scale, 0, q, s, t, y),
-        lambda: i8(level, w, scale[:16].copy(), 0, q, s, t, y),
-        lambda: i8(level, w, scale, 48, q, s, t, y),
-        lambda: i8(level, w, scale, -4, q, s, t, y),
-        lambda: i8(level, w, scale, 32, q, s, t, y),
-        lambda: i8(level, w, scale, 0, q[:8].copy(), s, t, y),
-        lambda: i8(level, w, scale, 0, q, s, t, y[:, :16].copy()),
-        lambda: i8(level, w, scale, 0, q, s, t, y, bias=scale[:16].copy()),
-        lambda: i8(level, w, scale, 0, q, s, t, y, residual=y),
-        lambda: i8(level, w, scale, 0, q, s, t, y, epilogue="add"),
-        lambda: i8(level, w, scale, 0, q, s, t, y, epilogue="add", residual=wide),
-        lambda: i8(level, w, scale, 0, q, s, t, y, epilogue="gelu"),
-        lambda: i8(level, w, scale, 0, q, s, t, y, epilogue="act", activation="softsign"),
-        lambda: i8(level, w, scale, 0, q, s, t, y, epilogue="gated", panel_begin=1),
-        lambda: i8(level, w, scale, 0, q, s, t, y, panel_end=3),
-        lambda: i8(level, w, scale, 0, q, s, t, y, panel_begin=-1),
+        lambda: i8(level, f, scale, 0, [(q, s, t)], y),
+        lambda: i8(level, w[:, :0].copy(), scale, 0, [(q, s, t)], y),
+        lambda: i8(level, w, scale[:16].copy(), 0, [(q, s, t)], y),
+        lambda: i8(level, w, scale, 48, [(q, s, t)], y),
+        lambda: i8(level, w, scale, -4, [(q, s, t)], y),
+        lambda: i8(level, w, scale, 32, [(q, s, t)], y),
+        lambda: i8(level, w, scale, 0, [(q[:8].copy(), s, t)], y),
+        lambda: i8(level, w, scale, 0, [], y),
+        lambda: i8(level, w, scale, 0, [(q, s, t)] * 7, np.zeros((7, 32), np.float32)),
+        lambda: i8(level, w, scale, 0, [(q, s, t), quantize_tile(level, np.zeros((2, 64), np.float32), 64, 0)], y),
+        lambda: i8(level, w, scale, 0, [(q, s, t)], y[:, :16].copy()),
+        lambda: i8(level, w, scale, 0, [(q, s, t)], y, bias=scale[:16].copy()),
+        lambda: i8(level, w, scale, 0, [(q, s, t)], y, residual=y),
+        lambda: i8(level, w, scale, 0, [(q, s, t)], y, epilogue="add"),
+        lambda: i8(level, w, scale, 0, [(q, s, t)], y, epilogue="add", residual=wide),
+        lambda: i8(level, w, scale, 0, [(q, s, t)], y, epilogue="gelu"),
+        lambda: i8(level, w, scale, 0, [(q, s, t)], y, epilogue="act", activation="softsign"),
+        lambda: i8(level, w, scale, 0, [(q, s, t)], y, epilogue="gated", panel_begin=1),
+        lambda: i8(level, w, scale, 0, [(q, s, t)], y, panel_end=3),
+        lambda: i8(level, w, scale, 0, [(q, s, t)], y, panel_begin=-1),
         lambda: f32(level, f, x[:, :60].copy(), y),
         lambda: f32(level, f, tall, np.zeros((len(tall), 32), np.float32)),
         lambda: f32(level, w, x, y),

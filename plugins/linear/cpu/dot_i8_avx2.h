@@ -6,12 +6,17 @@
 
 namespace precast::avx2 {
 
-// Most rows of 4 and of 2 panels at once: one row is bound by memory and wants several streams, more rows are bound by
-// the multiplier and take half a panel at a time.
-inline constexpr int kMaxRowsOf4 = 0, kMaxRowsOf2 = 1;
+// Panels at once: one row is bound by memory and wants several streams, more rows are bound by the multiplier and take
+// half a panel at a time.
+constexpr int most_panels(int rows) { return rows == 1 ? 2 : 1; }
+constexpr int panels_of_single_tile(int rows) { return most_panels(rows); }
+
+// The multiplier sets the pace, not where the weights come from: K is not cut.
+inline constexpr int kPartColumns = 1 << 29;
+inline constexpr int kUnrolledColumns = 0;
 
 // How far ahead of its use a weight is fetched: the hardware's prefetcher stops at each 4-KiB page.
-inline constexpr int kPrefetchBytes = 2048;
+inline constexpr int64_t kAheadBytes = 2048;
 
 alignas(32) inline constexpr int16_t kOnes[16] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
 
@@ -49,7 +54,7 @@ inline void dot_i8_row(const Weight8* w, int64_t panel_bytes, const QuantizedTil
 #pragma GCC unroll 4
       for (int half = 0; half < 2 * Panels; ++half) {
         const Weight8* v = w + half / 2 * panel_bytes + half % 2 * 32;
-        if (half % 2 == 0) _mm_prefetch(v + kPrefetchBytes, _MM_HINT_T0);
+        if (half % 2 == 0) _mm_prefetch(v + kAheadBytes, _MM_HINT_T0);
         dot4(sum[half], v, magnitude_of(v), q);
       }
     }
@@ -60,9 +65,9 @@ inline void dot_i8_row(const Weight8* w, int64_t panel_bytes, const QuantizedTil
   }
 }
 
-// Several rows, half a panel at a time; acc holds zeros. The sums of a group wait in registers and are scaled among the
-// products of the next half or group: the multiplier would stand still otherwise (groups of 32 on Zen 1: 32 GOPS, now
-// 36 of the 38 that one group of all K reaches).
+// Several rows, half a panel at a time; acc holds zeros. The sums of a group wait in registers and are scaled
+// among the products of the next half or group: the multiplier would stand still otherwise (groups of 32 on Zen 1: 32
+// GOPS, now 36 of the 38 that one group of all K reaches).
 template <int Rows>
 inline void dot_i8_rows(const Weight8* w, const QuantizedTile& x, int k, int columns, float* acc) {
   constexpr int kSteps = 8;  // of K, unrolled; after each, a waiting row is scaled
@@ -85,7 +90,7 @@ inline void dot_i8_rows(const Weight8* w, const QuantizedTile& x, int k, int col
       __m256i sum[Rows];
       for (int r = 0; r < Rows; ++r) sum[r] = _mm256_setzero_si256();
       const auto step = [&]() __attribute__((always_inline)) {
-        _mm_prefetch(v + kPrefetchBytes, _MM_HINT_T0);
+        _mm_prefetch(v + kAheadBytes, _MM_HINT_T0);
         const __m256i magnitude = magnitude_of(v);
 #pragma GCC unroll 6
         for (int r = 0; r < Rows; ++r) dot4(sum[r], v, magnitude, a + 4 * r);
@@ -113,18 +118,18 @@ inline void dot_i8_rows(const Weight8* w, const QuantizedTile& x, int k, int col
   for (int r = 0; r < Rows; ++r) finish(r);
 }
 
-// acc [Panels][Rows][16] = the dot products of tile rows 0 … Rows−1 with panels w, w + panel_bytes, … (before the
-// weight's scale). Sums over `columns` of K are exact; their scaled values are added in rising K. Out of line: inlined
-// beside the epilogue, GCC 12 keeps the sums in memory.
-template <int Rows, int Panels>
-__attribute__((noinline)) void dot_i8(const Weight8* w, [[maybe_unused]] int64_t panel_bytes, const QuantizedTile& x,
-                                      int k, int columns, float* acc) {
-  for (int i = 0; i < Panels * Rows * kPanel; i += kLanes) store(acc + i, zero());
-  if constexpr (Rows == 1) {
-    dot_i8_row<Panels>(w, panel_bytes, x, k, columns, acc);
-  } else {
-    static_assert(Panels == 1);
-    dot_i8_rows<Rows>(w, x, k, columns, acc);
+// As in dot_i8_vnni.h. The one part is all of K.
+template <int Rows, int Panels, int Columns>
+__attribute__((noinline)) void dot_i8(const Weight8* w, [[maybe_unused]] int64_t panel_bytes, const QuantizedTile* x,
+                                      int tiles, const Part& part, float* acc, int64_t acc_stride) {
+  for (int t = 0; t < tiles; ++t, acc += acc_stride) {
+    for (int i = 0; i < Panels * Rows * kPanel; i += kLanes) store(acc + i, zero());
+    if constexpr (Rows == 1) {
+      dot_i8_row<Panels>(w, panel_bytes, x[t], part.k, part.columns, acc);
+    } else {
+      static_assert(Panels == 1);
+      dot_i8_rows<Rows>(w, x[t], part.k, part.columns, acc);
+    }
   }
 }
 

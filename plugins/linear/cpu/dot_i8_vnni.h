@@ -5,26 +5,47 @@
 
 namespace precast::PRECAST_LEVEL {
 
-// Most rows of 4 and of 2 panels at once: the registers hold the sums of all rows and panels, the weights and an
-// activation.
 #if defined(PRECAST_ISA_AVX512)
 using I32 = __m512i;
-inline constexpr int kRegisters = 32, kMaxRowsOf4 = 4, kMaxRowsOf2 = 12;
+inline constexpr int kRegisters = 32;
+inline constexpr int kUnrolledColumns = 32;  // of a group: the loop over them is unrolled
 
 inline I32 set1(int32_t x) { return _mm512_set1_epi32(x); }
 inline I32 load_weights(const Weight8* w) { return _mm512_loadu_si512(w); }
 inline F32 to_float(I32 x) { return _mm512_cvtepi32_ps(x); }
 #else
 using I32 = __m256i;
-inline constexpr int kRegisters = 16, kMaxRowsOf4 = 0, kMaxRowsOf2 = 2;
+inline constexpr int kRegisters = 16;
+inline constexpr int kUnrolledColumns = 0;  // GCC 12 would spill
 
 inline I32 set1(int32_t x) { return _mm256_set1_epi32(x); }
 inline I32 load_weights(const Weight8* w) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w)); }
 inline F32 to_float(I32 x) { return _mm256_cvtepi32_ps(x); }
 #endif
 
-// How far ahead of its use a weight is fetched: the hardware's prefetcher stops at each 4-KiB page.
-inline constexpr int kPrefetchBytes = 2048;
+inline constexpr int kVectorsOfPanel = kPanel / kLanes;
+
+// Whether the registers hold the sums of all rows and vectors of weights, as integers of a group and as floats, beside
+// the weights and an activation.
+constexpr bool sums_fit(int rows, int vectors) { return 2 * rows * vectors + vectors + 1 <= kRegisters; }
+
+// Most panels at once: two share the loads of the activations.
+constexpr int most_panels(int rows) { return sums_fit(rows, 2 * kVectorsOfPanel) ? 2 : 1; }
+
+// Panels at once of a single tile. Few rows wait for memory, and one panel after the other is one stream: two streams
+// reach three quarters of the bandwidth that one does (Zen 4).
+constexpr int panels_of_single_tile(int rows) { return rows > 4 ? most_panels(rows) : 1; }
+
+// K of 256 columns is multiplied with all tiles of a call before the next: two panels of it (8 KiB) stay in the L1
+// cache.
+inline constexpr int kPartColumns = 256;
+
+// How far ahead of its use a weight of a panel is fetched. A single tile waits for memory; with several, memory has
+// until the last of them to bring the next part, and two of them ask for it, a panel each.
+inline int64_t ahead_bytes(const Part& part, int tiles, int tile, int panel) {
+  constexpr int64_t kSingleTile = 4096;
+  return tiles == 1 ? kSingleTile : tile == panel ? part.next : 0;
+}
 
 // sum += w · a, four products a lane. An instruction of our own: GCC 12 keeps the sums of the intrinsic in memory.
 __attribute__((always_inline)) inline void dot4(I32& sum, I32 w, I32 a) {
@@ -37,50 +58,98 @@ __attribute__((always_inline)) inline void dot4(I32& sum, I32 w, I32 a) {
 #endif
 }
 
-// acc [Panels][Rows][16] = the dot products of tile rows 0 … Rows−1 with panels w, w + panel_bytes, … (before the
-// weight's scale). Sums over `columns` of K are exact; their scaled values are added in rising K. Out of line: inlined
-// beside the epilogue, GCC 12 keeps the sums in memory.
-template <int Rows, int Panels>
-__attribute__((noinline)) void dot_i8(const Weight8* w, int64_t panel_bytes, const QuantizedTile& x, int k, int columns,
-                                      float* acc) {
-  constexpr int kParts = kPanel / kLanes, kVectors = Panels * kParts;  // a vector holds a panel or half of one
-  static_assert(Rows * kVectors + kVectors < kRegisters);
-  for (int i = 0; i < Panels * Rows * kPanel; i += kLanes) store(acc + i, zero());
-  const int8_t* q = x.q;
-  const float* scale = x.scale;
-  const int32_t* total = x.sum;
-  for (int begin = 0; begin < k; begin += columns, scale += Rows, total += Rows) {
-    I32 sum[kVectors][Rows];
-#pragma GCC unroll 12
-    for (int r = 0; r < Rows; ++r) {
-      const I32 start = set1(static_cast<int32_t>(0u - 128u * static_cast<uint32_t>(total[r])));
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) sum[v][r] = start;
-    }
-    const int8_t* end = q + int64_t{columns} * Rows;
-    for (; q < end; q += 4 * Rows, w += 4 * kPanel) {
-      I32 weight[kVectors];
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) {
-        const Weight8* from = w + v / kParts * panel_bytes + v % kParts * 4 * kLanes;
-        weight[v] = load_weights(from);
-        if (v % kParts == 0) _mm_prefetch(from + kPrefetchBytes, _MM_HINT_T0);
-      }
-#pragma GCC unroll 12
+// acc [tiles][acc_stride], each [Panels][Rows][16], += the dot products of rows 0 … Rows−1 of tiles with panels w,
+// w + panel_bytes, … over the part's columns (before the weight's scale); in the first part acc is not read and counts
+// as zero. Sums over a group's columns (`Columns`, unless that is 0) are exact; their scaled values are added in rising
+// K. Out of line: inlined beside the epilogue, GCC 12 keeps the sums in memory.
+template <int Rows, int Panels, int Columns>
+__attribute__((noinline)) void dot_i8(const Weight8* w, int64_t panel_bytes, const QuantizedTile* x, int tiles,
+                                      const Part& part, float* acc, int64_t acc_stride) {
+  constexpr int kVectors = Panels * kVectorsOfPanel;
+  constexpr bool kFit = sums_fit(Rows, kVectors);
+  const int steps = (Columns != 0 ? Columns : part.columns) / 4;
+  for (int t = 0; t < tiles; ++t, acc += acc_stride) {
+    const auto place = [acc](int v, int r) {
+      return acc + (v / kVectorsOfPanel * Rows + r) * kPanel + v % kVectorsOfPanel * kLanes;
+    };
+    const int8_t* q = x[t].q + int64_t{part.begin} * Rows;
+    const float* scale = x[t].scale + int64_t{part.group} * Rows;
+    const int32_t* total = x[t].sum + int64_t{part.group} * Rows;
+    F32 y[kVectors][Rows];  // where they do not fit, the sums wait in acc
+    const F32 nothing = zero();
+    if (part.begin == 0) {
+#pragma GCC unroll 6
       for (int r = 0; r < Rows; ++r) {
-        int32_t four;
-        __builtin_memcpy(&four, q + 4 * r, 4);
-        const I32 a = set1(four);
 #pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) dot4(sum[v][r], weight[v], a);
+        for (int v = 0; v < kVectors; ++v) {
+          if constexpr (kFit) {
+            y[v][r] = nothing;
+          } else {
+            store(place(v, r), nothing);
+          }
+        }
+      }
+    } else if constexpr (kFit) {
+#pragma GCC unroll 6
+      for (int r = 0; r < Rows; ++r) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) y[v][r] = load(place(v, r));
       }
     }
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-#pragma GCC unroll 12
+    const int64_t ahead0 = ahead_bytes(part, tiles, t, 0), ahead1 = ahead_bytes(part, tiles, t, 1);
+    const Weight8* at = w;
+    for (int c = 0; c < part.k; c += 4 * steps, scale += Rows, total += Rows) {
+      I32 sum[kVectors][Rows];
+#pragma GCC unroll 6
       for (int r = 0; r < Rows; ++r) {
-        float* y = acc + (v / kParts * Rows + r) * kPanel + v % kParts * kLanes;
-        store(y, fma(set1(scale[r]), to_float(sum[v][r]), load(y)));
+        const I32 start = set1(static_cast<int32_t>(0u - 128u * static_cast<uint32_t>(total[r])));
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) sum[v][r] = start;
+      }
+      const auto step = [&]() __attribute__((always_inline)) {
+        I32 weight[kVectors];
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) {
+          const Weight8* from = at + v / kVectorsOfPanel * panel_bytes + v % kVectorsOfPanel * 4 * kLanes;
+          weight[v] = load_weights(from);
+          if (v % kVectorsOfPanel == 0) _mm_prefetch(from + (v == 0 ? ahead0 : ahead1), _MM_HINT_T0);
+        }
+#pragma GCC unroll 6
+        for (int r = 0; r < Rows; ++r) {
+          int32_t four;
+          __builtin_memcpy(&four, q + 4 * r, 4);
+          const I32 a = set1(four);
+#pragma GCC unroll 4
+          for (int v = 0; v < kVectors; ++v) dot4(sum[v][r], weight[v], a);
+        }
+        q += 4 * Rows;
+        at += 4 * kPanel;
+      };
+      if constexpr (Columns != 0) {
+#pragma GCC unroll 8
+        for (int i = 0; i < steps; ++i) step();
+      } else {
+#pragma GCC unroll 1
+        for (int i = 0; i < steps; ++i) step();
+      }
+#pragma GCC unroll 6
+      for (int r = 0; r < Rows; ++r) {
+        const F32 s = set1(scale[r]);
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) {
+          if constexpr (kFit) {
+            y[v][r] = fma(s, to_float(sum[v][r]), y[v][r]);
+          } else {
+            store(place(v, r), fma(s, to_float(sum[v][r]), load(place(v, r))));
+          }
+        }
+      }
+    }
+    if constexpr (kFit) {
+#pragma GCC unroll 6
+      for (int r = 0; r < Rows; ++r) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) store(place(v, r), y[v][r]);
       }
     }
   }

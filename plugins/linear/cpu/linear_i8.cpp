@@ -1,4 +1,7 @@
 // y = x·Wᵀ with int8 weights and int8 activations.
+//
+// Two panels meet all tiles of a call, a part of K after the other: memory brings the next part while the tiles are
+// multiplied with this one, which stays in the L1 cache. Sums wait in memory between the parts; that changes no bit.
 #include "plugins/linear/cpu/dot_i8.h"
 #include "plugins/linear/cpu/epilogue.h"
 
@@ -6,55 +9,88 @@ namespace precast::PRECAST_LEVEL {
 
 namespace {
 
-// Panels that a call of dot_i8 takes at once: as many as the registers hold beside the rows. Few rows need several, to
-// keep enough loads and dot products in flight.
-constexpr int panels_at_once(int rows) { return rows <= kMaxRowsOf4 ? 4 : rows <= kMaxRowsOf2 ? 2 : 1; }
+constexpr int kBlockPanels = 2;  // the epilogue wants gate and up together
 
-template <int Rows>
-void rows_i8(const LinearWeights& w, const QuantizedTile& x, int panel_begin, int panel_end, const LinearOut& out) {
-  constexpr int kPanels = panels_at_once(Rows);
-  constexpr int kBlock = kPanels < 2 ? 2 : kPanels;  // the epilogue wants gate and up together
-  const int columns = w.group == 0 ? w.k : w.group;
-  const int64_t panel_bytes = int64_t{kPanel} * w.k;
-  alignas(64) float acc[kBlock * Rows * kPanel];
-  for (int panel = panel_begin; panel < panel_end; panel += kBlock) {
-    const int panels = panel_end - panel < kBlock ? panel_end - panel : kBlock;
-    int p = 0;
-    for (; p + kPanels <= panels; p += kPanels) {
-      dot_i8<Rows, kPanels>(static_cast<const Weight8*>(w.w) + (panel + p) * panel_bytes, panel_bytes, x, w.k, columns,
-                            acc + p * Rows * kPanel);
-    }
-    for (; p < panels; ++p) {
-      dot_i8<Rows, 1>(static_cast<const Weight8*>(w.w) + (panel + p) * panel_bytes, panel_bytes, x, w.k, columns,
-                      acc + p * Rows * kPanel);
-    }
-    finish(acc, Rows, panel, panels, w.scale, out);
-  }
-}
+// The arguments of dot_i8 but the rows, whose number is known to the compiler there.
+struct Dots {
+  const Weight8* w;
+  int64_t panel_bytes;
+  const QuantizedTile* x;
+  int tiles;
+  const Part& part;
+  float* acc;
+  int64_t acc_stride;
+};
 
-}  // namespace
-
-void linear_i8(const LinearWeights& w, const QuantizedTile& x, int rows, int panel_begin, int panel_end,
-               const LinearOut& out) {
+template <int Panels, int Columns>
+void dots(const Dots& d, int rows) {
   switch (rows) {
-#define PRECAST_CASE(r) \
-  case r:               \
-    return rows_i8<r>(w, x, panel_begin, panel_end, out);
+#define PRECAST_CASE(r)                                                                          \
+  case r:                                                                                        \
+    if constexpr (Panels <= most_panels(r)) {                                                    \
+      dot_i8<r, Panels, Columns>(d.w, d.panel_bytes, d.x, d.tiles, d.part, d.acc, d.acc_stride); \
+    }                                                                                            \
+    return;
     PRECAST_CASE(1)
     PRECAST_CASE(2)
     PRECAST_CASE(3)
     PRECAST_CASE(4)
     PRECAST_CASE(5)
     PRECAST_CASE(6)
-#if defined(PRECAST_ISA_AVX512)
-    PRECAST_CASE(7)
-    PRECAST_CASE(8)
-    PRECAST_CASE(9)
-    PRECAST_CASE(10)
-    PRECAST_CASE(11)
-    PRECAST_CASE(12)
-#endif
 #undef PRECAST_CASE
+  }
+}
+
+void dots(const Dots& d, int rows, int panels) {
+  if (kUnrolledColumns != 0 && d.part.columns == kUnrolledColumns) {
+    return panels == 2 ? dots<2, kUnrolledColumns>(d, rows) : dots<1, kUnrolledColumns>(d, rows);
+  }
+  panels == 2 ? dots<2, 0>(d, rows) : dots<1, 0>(d, rows);
+}
+
+// Parts of about kPartColumns columns and of whole groups, as even as these allow.
+int part_columns(int k, int columns) {
+  const int parts = k < kPartColumns ? 1 : (k + kPartColumns / 2) / kPartColumns, groups = k / columns;
+  return (groups + parts - 1) / parts * columns;
+}
+
+}  // namespace
+
+void linear_i8(const LinearWeights& w, const QuantizedTile* x, int rows, int tile_rows, int panel_begin, int panel_end,
+               const LinearOut& out) {
+  alignas(64) float acc[kBlockPanels * kCallTilesI8 * kTileRowsI8 * kPanel];  // [tile][panel][row][16]
+  const int64_t acc_stride = int64_t{kBlockPanels} * tile_rows * kPanel;
+  const int full = rows / tile_rows, rest = rows % tile_rows, tiles = full + (rest > 0 ? 1 : 0);
+  const int columns = w.group == 0 ? w.k : w.group;
+  const int at_once = tiles == 1 ? panels_of_single_tile(rows) : most_panels(tile_rows);
+  const int part_k = tiles == 1 ? w.k : part_columns(w.k, columns);
+  const int64_t panel_bytes = int64_t{kPanel} * w.k;
+  for (int panel = panel_begin; panel < panel_end; panel += kBlockPanels) {
+    const auto* weights = static_cast<const Weight8*>(w.w) + panel * panel_bytes;
+    const int panels = panel_end - panel < kBlockPanels ? panel_end - panel : kBlockPanels;
+    Part part{.begin = 0, .k = part_k, .group = 0, .columns = columns, .next = int64_t{kPanel} * part_k};
+    for (; part.begin < w.k; part.begin += part_k, part.group += part_k / columns) {
+      const int64_t offset = int64_t{kPanel} * part.begin;
+      if (w.k - part.begin <= part_k) {
+        part.k = w.k - part.begin;
+        part.next = kBlockPanels * panel_bytes - offset;
+      }
+      for (int p = 0, n; p < panels; p += n) {
+        n = panels - p < at_once ? 1 : at_once;
+        const Dots d{weights + p * panel_bytes + offset,    panel_bytes, x, full, part,
+                     acc + int64_t{p} * tile_rows * kPanel, acc_stride};
+        if (full > 0) dots(d, tile_rows, n);
+        if (rest > 0)
+          dots({d.w, panel_bytes, x + full, 1, part, acc + full * acc_stride + int64_t{p} * rest * kPanel, acc_stride},
+               rest, n);
+      }
+    }
+    LinearOut tile_out = out;
+    for (int t = 0; t < tiles; ++t) {
+      finish(acc + t * acc_stride, t < full ? tile_rows : rest, panel, panels, w.scale, tile_out);
+      tile_out.y += tile_rows * out.ldy;
+      if (out.residual != nullptr) tile_out.residual += tile_rows * out.ldy;
+    }
   }
 }
 
