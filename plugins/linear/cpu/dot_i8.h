@@ -9,6 +9,7 @@ struct Part {
   int begin, k;        // first column, columns
   int group, columns;  // first group, columns of a group
   int64_t next;        // bytes from a weight to the one in its place of the next part
+  int tiles;           // of the call
 };
 
 }  // namespace precast::PRECAST_LEVEL

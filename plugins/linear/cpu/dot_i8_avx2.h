@@ -121,7 +121,7 @@ inline void dot_i8_rows(const Weight8* w, const QuantizedTile& x, int k, int col
 // As in dot_i8_vnni.h. The one part is all of K.
 template <int Rows, int Panels, int Columns>
 __attribute__((noinline)) void dot_i8(const Weight8* w, [[maybe_unused]] int64_t panel_bytes, const QuantizedTile* x,
-                                      int tiles, const Part& part, float* acc, int64_t acc_stride) {
+                                      int, int tiles, const Part& part, float* acc, int64_t acc_stride) {
   for (int t = 0; t < tiles; ++t, acc += acc_stride) {
     for (int i = 0; i < Panels * Rows * kPanel; i += kLanes) store(acc + i, zero());
     if constexpr (Rows == 1) {

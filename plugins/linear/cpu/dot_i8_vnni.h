@@ -40,11 +40,24 @@ constexpr int panels_of_single_tile(int rows) { return rows > 4 ? most_panels(ro
 // cache.
 inline constexpr int kPartColumns = 256;
 
-// How far ahead of its use a weight of a panel is fetched. A single tile waits for memory; with several, memory has
-// until the last of them to bring the next part, and two of them ask for it, a panel each.
-inline int64_t ahead_bytes(const Part& part, int tiles, int tile, int panel) {
-  constexpr int64_t kSingleTile = 4096;
-  return tiles == 1 ? kSingleTile : tile == panel ? part.next : 0;
+// How far ahead of its use a weight is fetched when memory sets the pace.
+inline constexpr int64_t kAheadBytes = 4096;
+
+// Cache lines of each of two panels that are fetched while a tile goes through kRun columns of K, `offset` bytes behind
+// the weights of the first run, then on from there.
+struct Fetch {
+  int64_t offset;
+  int lines;
+};
+inline constexpr int kRun = 32, kRunLines = 8;  // a line holds four columns of a panel
+
+// With several tiles, memory has until the last of them to bring the next part. They share the asking for it: a core
+// has few requests under way at a time.
+inline Fetch fetch_of(const Part& part, int tile) {
+  if (part.tiles == 1) return {kAheadBytes, kRunLines};
+  const int share = (kRunLines + part.tiles - 1) / part.tiles, left = kRunLines - tile * share;
+  const int runs = (part.k + kRun - 1) / kRun;
+  return {part.next + int64_t{64} * runs * tile * share, left < 0 ? 0 : left < share ? left : share};
 }
 
 // sum += w · a, four products a lane. An instruction of our own: GCC 12 keeps the sums of the intrinsic in memory.
@@ -58,16 +71,17 @@ __attribute__((always_inline)) inline void dot4(I32& sum, I32 w, I32 a) {
 #endif
 }
 
-// acc [tiles][acc_stride], each [Panels][Rows][16], += the dot products of rows 0 … Rows−1 of tiles with panels w,
+// acc [tiles][acc_stride], each [Panels][Rows][16], += the dot products of rows 0 … Rows−1 of the tiles x (the call's
+// from `first` on) with panels w,
 // w + panel_bytes, … over the part's columns (before the weight's scale); in the first part acc is not read and counts
 // as zero. Sums over a group's columns (`Columns`, unless that is 0) are exact; their scaled values are added in rising
 // K. Out of line: inlined beside the epilogue, GCC 12 keeps the sums in memory.
 template <int Rows, int Panels, int Columns>
-__attribute__((noinline)) void dot_i8(const Weight8* w, int64_t panel_bytes, const QuantizedTile* x, int tiles,
-                                      const Part& part, float* acc, int64_t acc_stride) {
+__attribute__((noinline)) void dot_i8(const Weight8* w, int64_t panel_bytes, const QuantizedTile* x, int first,
+                                      int tiles, const Part& part, float* acc, int64_t acc_stride) {
   constexpr int kVectors = Panels * kVectorsOfPanel;
   constexpr bool kFit = sums_fit(Rows, kVectors);
-  const int steps = (Columns != 0 ? Columns : part.columns) / 4;
+  const int columns = Columns != 0 ? Columns : part.columns;
   for (int t = 0; t < tiles; ++t, acc += acc_stride) {
     const auto place = [acc](int v, int r) {
       return acc + (v / kVectorsOfPanel * Rows + r) * kPanel + v % kVectorsOfPanel * kLanes;
@@ -96,9 +110,10 @@ __attribute__((noinline)) void dot_i8(const Weight8* w, int64_t panel_bytes, con
         for (int v = 0; v < kVectors; ++v) y[v][r] = load(place(v, r));
       }
     }
-    const int64_t ahead0 = ahead_bytes(part, tiles, t, 0), ahead1 = ahead_bytes(part, tiles, t, 1);
+    [[maybe_unused]] const Fetch fetch = fetch_of(part, first + t);
+    [[maybe_unused]] const Weight8* fetched = w + fetch.offset;
     const Weight8* at = w;
-    for (int c = 0; c < part.k; c += 4 * steps, scale += Rows, total += Rows) {
+    for (int c = 0; c < part.k; c += columns, scale += Rows, total += Rows) {
       I32 sum[kVectors][Rows];
 #pragma GCC unroll 6
       for (int r = 0; r < Rows; ++r) {
@@ -110,10 +125,9 @@ __attribute__((noinline)) void dot_i8(const Weight8* w, int64_t panel_bytes, con
         I32 weight[kVectors];
 #pragma GCC unroll 4
         for (int v = 0; v < kVectors; ++v) {
-          const Weight8* from = at + v / kVectorsOfPanel * panel_bytes + v % kVectorsOfPanel * 4 * kLanes;
-          weight[v] = load_weights(from);
-          if (v % kVectorsOfPanel == 0) _mm_prefetch(from + (v == 0 ? ahead0 : ahead1), _MM_HINT_T0);
+          weight[v] = load_weights(at + v / kVectorsOfPanel * panel_bytes + v % kVectorsOfPanel * 4 * kLanes);
         }
+        if constexpr (Panels == 1) _mm_prefetch(at + kAheadBytes, _MM_HINT_T0);
 #pragma GCC unroll 6
         for (int r = 0; r < Rows; ++r) {
           int32_t four;
@@ -125,12 +139,22 @@ __attribute__((noinline)) void dot_i8(const Weight8* w, int64_t panel_bytes, con
         q += 4 * Rows;
         at += 4 * kPanel;
       };
-      if constexpr (Columns != 0) {
-#pragma GCC unroll 8
-        for (int i = 0; i < steps; ++i) step();
-      } else {
+      for (int i = 0; i < columns; i += kRun) {
+        if constexpr (Panels == 2) {
 #pragma GCC unroll 1
-        for (int i = 0; i < steps; ++i) step();
+          for (int line = 0; line < fetch.lines; ++line, fetched += 64) {
+            _mm_prefetch(fetched, _MM_HINT_T0);
+            _mm_prefetch(fetched + panel_bytes, _MM_HINT_T0);
+          }
+        }
+        if constexpr (Columns == kRun) {
+#pragma GCC unroll 8
+          for (int j = 0; j < kRun; j += 4) step();
+        } else {
+          const int end = columns - i < kRun ? columns - i : kRun;
+#pragma GCC unroll 1
+          for (int j = 0; j < end; j += 4) step();
+        }
       }
 #pragma GCC unroll 6
       for (int r = 0; r < Rows; ++r) {

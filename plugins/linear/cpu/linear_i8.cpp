@@ -16,7 +16,7 @@ struct Dots {
   const Weight8* w;
   int64_t panel_bytes;
   const QuantizedTile* x;
-  int tiles;
+  int first, tiles;
   const Part& part;
   float* acc;
   int64_t acc_stride;
@@ -25,11 +25,11 @@ struct Dots {
 template <int Panels, int Columns>
 void dots(const Dots& d, int rows) {
   switch (rows) {
-#define PRECAST_CASE(r)                                                                          \
-  case r:                                                                                        \
-    if constexpr (Panels <= most_panels(r)) {                                                    \
-      dot_i8<r, Panels, Columns>(d.w, d.panel_bytes, d.x, d.tiles, d.part, d.acc, d.acc_stride); \
-    }                                                                                            \
+#define PRECAST_CASE(r)                                                                                   \
+  case r:                                                                                                 \
+    if constexpr (Panels <= most_panels(r)) {                                                             \
+      dot_i8<r, Panels, Columns>(d.w, d.panel_bytes, d.x, d.first, d.tiles, d.part, d.acc, d.acc_stride); \
+    }                                                                                                     \
     return;
     PRECAST_CASE(1)
     PRECAST_CASE(2)
@@ -68,7 +68,8 @@ void linear_i8(const LinearWeights& w, const QuantizedTile* x, int rows, int til
   for (int panel = panel_begin; panel < panel_end; panel += kBlockPanels) {
     const auto* weights = static_cast<const Weight8*>(w.w) + panel * panel_bytes;
     const int panels = panel_end - panel < kBlockPanels ? panel_end - panel : kBlockPanels;
-    Part part{.begin = 0, .k = part_k, .group = 0, .columns = columns, .next = int64_t{kPanel} * part_k};
+    Part part{
+        .begin = 0, .k = part_k, .group = 0, .columns = columns, .next = int64_t{kPanel} * part_k, .tiles = tiles};
     for (; part.begin < w.k; part.begin += part_k, part.group += part_k / columns) {
       const int64_t offset = int64_t{kPanel} * part.begin;
       if (w.k - part.begin <= part_k) {
@@ -77,12 +78,11 @@ void linear_i8(const LinearWeights& w, const QuantizedTile* x, int rows, int til
       }
       for (int p = 0, n; p < panels; p += n) {
         n = panels - p < at_once ? 1 : at_once;
-        const Dots d{weights + p * panel_bytes + offset,    panel_bytes, x, full, part,
-                     acc + int64_t{p} * tile_rows * kPanel, acc_stride};
-        if (full > 0) dots(d, tile_rows, n);
-        if (rest > 0)
-          dots({d.w, panel_bytes, x + full, 1, part, acc + full * acc_stride + int64_t{p} * rest * kPanel, acc_stride},
-               rest, n);
+        const Weight8* from = weights + p * panel_bytes + offset;
+        float* sums = acc + int64_t{p} * tile_rows * kPanel;
+        float* last_sums = acc + full * acc_stride + int64_t{p} * rest * kPanel;
+        if (full > 0) dots({from, panel_bytes, x, 0, full, part, sums, acc_stride}, tile_rows, n);
+        if (rest > 0) dots({from, panel_bytes, x + full, full, 1, part, last_sums, acc_stride}, rest, n);
       }
     }
     LinearOut tile_out = out;
