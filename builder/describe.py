@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from precast.builder.plan import Plan
 from precast.builder.weights import Checkpoint
 from precast.errors import CheckpointError, EngineError
 from precast.json_file import read_object
+
+MAX_QUALITY_BYTES = 1 << 16
 
 ENGINE_KEYS = ("target", "isa", "numerics_id", "build_id", "built_by", "build_config", "memory", "tactics", "prefixes")
 
@@ -47,12 +50,27 @@ def describe_engine(folder: Path, *, verify: bool = False, with_plan: bool = Fal
         "sections": len(engine.sections),
         "bytes_by_layout": bytes_by_layout,
     }
+    if "quality" in engine.sections:
+        found["quality"] = _quality(engine)
     if with_plan:
         found["plan"] = plan.to_text().splitlines()
     if verify:
         found["verified_bytes"] = sum(section.length for section in engine.sections.values())
         found["damage"] = [wrong for _, wrong in engine.damage()]
     return found
+
+
+def _quality(engine: EngineFile) -> dict[str, Any]:
+    """What the engine keeps of its checkpoint's quality (docs/engine-format.md). Raises EngineError when damaged."""
+    raw = engine.bytes("quality")
+    if len(raw) <= MAX_QUALITY_BYTES:
+        try:
+            found = json.loads(bytes(raw))
+        except (ValueError, RecursionError):
+            found = None
+        if isinstance(found, dict):
+            return found
+    raise EngineError(f"{engine.path} is damaged: its quality cannot be read")
 
 
 def describe_checkpoint(folder: Path) -> dict[str, Any]:
@@ -71,5 +89,5 @@ def describe_checkpoint(folder: Path) -> dict[str, Any]:
             worst = report.get("worst")
             found["worst_weight_sqnr_db"] = {m: ratios.get(m) for m in worst} if isinstance(worst, list) else {}
         if isinstance(report.get("quality"), dict):
-            found["quality"] = report["quality"]
+            found["quality"] = {key: value for key, value in report["quality"].items() if key != "check"}
     return found

@@ -50,8 +50,8 @@ from precast.cli.options import progress_bars, revision_option
     "--eval",
     "evaluate",
     is_flag=True,
-    help="Measure the checkpoint against its source, through engines of both, and note it in report.json. Takes time "
-    "(about that of answering 16 prompts with 256 tokens) and temporary disk space of twice the source beside the "
+    help="Measure the checkpoint against its source, through engines of both, and note it in report.json. Takes the "
+    "time of generating 16 times 256 tokens and reading 8,160, and temporary disk space of twice the source beside the "
     "output folder.",
 )
 @click.option(

@@ -181,7 +181,9 @@ def build(
 
 def finish(engine: Path, checkpoint: Path, progress: Progress = silent, prefixes: Sequence[Sequence[int]] = ()) -> None:
     """Runs a fresh engine once: it gets the K/V of its prefixes, it must load, its logits must be finite, and a small
-    model's must be those of the reference interpreter. Then it gets what its steps cost. Raises EngineError."""
+    model's must be those of the reference interpreter; the probabilities that were measured at a conversion must be its
+    own. Then it gets what its steps cost. Raises EngineError, and CheckpointError for a damaged report."""
+    from precast.evaluation.engine_quality import add_quality
     from precast.planning.step_costs import add_costs
     from precast.prefixes import add_prefixes
 
@@ -190,6 +192,7 @@ def finish(engine: Path, checkpoint: Path, progress: Progress = silent, prefixes
     llm.self_check(engine)
     if (engine / "rank0.engine").stat().st_size <= SMALL_ENGINE_BYTES:
         _compare_with_reference(engine, checkpoint)
+    add_quality(engine, checkpoint)
     progress("check", 1, 1)
     add_costs(engine, progress)
 

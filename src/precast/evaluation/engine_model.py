@@ -27,6 +27,7 @@ class EngineModel:
         self.vocab_size = limits.vocab_size
         self.tokenizer = Tokenizer.from_folder(engine)
         self.most_rows = min(limits.max_num_tokens, rows_at_a_time(limits.vocab_size, limits.page_tokens))
+        self.max_seq_len = limits.max_seq_len
         self._engine = native.Engine(engine, num_threads or 0)
         self._table = np.zeros((1, 0), np.int32)
         self._length = 0

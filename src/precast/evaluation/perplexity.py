@@ -36,9 +36,16 @@ def perplexity(model: Model, text: Windows, progress: Progress = silent) -> Perp
     losses = []
     for done, window in enumerate(text.windows):
         progress("evaluate", done, len(text.windows))
-        for at, (logits,) in feed_all([model], window[:-1]):
-            for row, token in zip(logits, window[at + 1 :], strict=False):
-                losses.append(-float(log_probabilities(row)[token]))
+        losses += nats(model, window)
     progress("evaluate", len(text.windows), len(text.windows))
-    nats = math.fsum(losses) / len(losses)
-    return Perplexity(len(text.windows), len(losses), nats, time.monotonic() - begin)
+    mean = math.fsum(losses) / len(losses)
+    return Perplexity(len(text.windows), len(losses), mean, time.monotonic() - begin)
+
+
+def nats(model: Model, window: list[int]) -> list[float]:
+    """−ln p of every token of a window but its first. Raises as `perplexity` does."""
+    found = []
+    for at, (logits,) in feed_all([model], window[:-1]):
+        for row, token in zip(logits, window[at + 1 :], strict=False):
+            found.append(-float(log_probabilities(row)[token]))
+    return found
