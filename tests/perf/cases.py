@@ -53,6 +53,8 @@ class Measured:
     """Seconds: of prompts, or of steps."""
     work: list[Work] = field(default_factory=list)
     """Of the steps that these are the seconds of; empty: not known."""
+    limits: list[Limits] = field(default_factory=list)
+    """Of the machine around each round."""
 
     @property
     def seconds(self) -> float:
@@ -68,6 +70,12 @@ class Measured:
     def rate(self) -> float:
         return self.case.tokens / self.seconds
 
-    def share(self, limits: Limits) -> float | None:
-        """Of the time: what it must take on this machine."""
-        return sum(step.seconds(limits) for step in self.work) / self.seconds if self.work else None
+    @property
+    def share(self) -> float | None:
+        """Of the time: what it must take on this machine. The median of the rounds, each at its own limits: on shared
+        machines others take a part of the memory's bandwidth, now more and now less."""
+        shares = [
+            sum(step.seconds(limits) for step in self.work) / statistics.median(seconds)
+            for limits, seconds in zip(self.limits, self.rounds, strict=False)
+        ]
+        return statistics.median(shares) if self.work and shares else None

@@ -42,6 +42,7 @@ class KnownLimits:
 
 KNOWN = (
     KnownLimits("AMD Zen 5", "AuthenticAMD", 26, (), 2, Limits(52e9, 2.2e12, 1.1e12, 0.56e12)),
+    KnownLimits("AMD Zen 4", "AuthenticAMD", 25, tuple(range(16, 32)), 2, Limits(57e9, 945e9, 472e9, 236e9)),
     KnownLimits("AMD Zen 1", "AuthenticAMD", 23, (1,), 2, Limits(20e9, 80e9, 80e9, 80e9)),
 )
 
@@ -77,6 +78,11 @@ def lower_than_known(found: Limits, known: KnownLimits) -> list[str]:
         for name, value in asdict(found).items()
         if value < LEAST_OF_KNOWN * getattr(known.limits, name)
     ]
+
+
+def highest(limits: Sequence[Limits]) -> Limits:
+    """Of each probe, the best of several."""
+    return Limits(**{name: max(getattr(found, name) for found in limits) for name in asdict(limits[0])})
 
 
 def spread(rounds: Sequence[Limits]) -> dict[str, float]:

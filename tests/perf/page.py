@@ -44,7 +44,8 @@ def _head(run: Run, reasons: list[str]) -> list[str]:
         "engine's times: through its executor, alone, random tokens; a prompt from submission to first token, a decode "
         "step from the end of the one before, with scheduling and greedy sampling. llama.cpp's: llama_decode alone.",
         "share: what the step must take on this machine, T = max((weights + scales + K/V bytes) / read limit, "
-        "operations / limit of their dtype), of what it takes; norms, activations, rope and sampling count nothing",
+        "operations / limit of their dtype), of what it takes; at the higher limits of two probes around it; norms, "
+        "activations, rope and sampling count nothing",
         f"prompts above {PIECE} tokens: in pieces of {PIECE}, each measured once",
     ]
     return lines
@@ -72,24 +73,24 @@ def _threads(run: Run) -> str:
 
 
 def _limits(run: Run) -> str:
-    highest, below = run.highest, machine.spread(run.limits)
-    parts = [f"reads {highest.read_bytes / 1e9:.1f} GB/s (lowest of the rounds −{below['read_bytes']:.0%})"]
+    best, below = machine.highest(run.limits), machine.spread(run.limits)
+    parts = [f"reads {best.read_bytes / 1e9:.1f} GB/s (lowest of the probes −{below['read_bytes']:.0%})"]
     for name, dtype in (("i8_ops", "int8"), ("bf16_ops", "bf16"), ("f32_ops", "f32")):
-        parts.append(f"{getattr(highest, name) / 1e9:,.0f} GOPS of {dtype} (−{below[name]:.0%})")
+        parts.append(f"{getattr(best, name) / 1e9:,.0f} GOPS of {dtype} (−{below[name]:.0%})")
     known = machine.known_limits(machine.this_cpu(), run.given.threads)
     if known is None:
         beside = "none known of this CPU"
     else:
-        lower = machine.lower_than_known(highest, known)
+        lower = machine.lower_than_known(best, known)
         beside = f"those known of {known.cpu} are {'not ' if lower else ''}reached"
-    return ", ".join(parts) + f"; the highest of {len(run.limits)} probes count; {beside}"
+    return ", ".join(parts) + f" at most in {len(run.limits)} probes; {beside}"
 
 
 def _table(run: Run) -> str:
     rows = []
     for case in run.cases:
         if (ours := run.found.get((OURS, case))) is not None:
-            rows.append([case.name, _rate(ours), _share(run, ours), *_beside(ours, run.found.get((PEER, case)))])
+            rows.append([case.name, _rate(ours), _share(ours), *_beside(ours, run.found.get((PEER, case)))])
     return _markdown(["", "tokens/s", "of the bound", "llama.cpp", "ratio (min to max)"], rows) + _fall(run)
 
 
@@ -100,7 +101,7 @@ def _fall(run: Run) -> str:
 
 def _bf16(run: Run) -> str:
     rows = [
-        [case.name, _rate(found), _share(run, found)]
+        [case.name, _rate(found), _share(found)]
         for case in BF16_CASES
         if (found := run.found.get((BF16, case))) is not None
     ]
@@ -112,7 +113,7 @@ def _kv_int8(run: Run) -> str:
     for case in run.cases:
         base, found = run.found.get((OURS, case)), run.found.get((KV_INT8, case))
         if base is not None and found is not None:
-            rows.append([case.name, _rate(found), _share(run, found), *_beside(found, base)])
+            rows.append([case.name, _rate(found), _share(found), *_beside(found, base)])
     return _markdown(["K/V in int8", "tokens/s", "of the bound", "the engine above", "ratio (min to max)"], rows)
 
 
@@ -120,8 +121,8 @@ def _rate(found: Measured) -> str:
     return f"{found.rate:.1f}" if found.rate < 100 else f"{found.rate:.0f}"
 
 
-def _share(run: Run, found: Measured) -> str:
-    share = found.share(run.highest) if run.limits else None
+def _share(found: Measured) -> str:
+    share = found.share
     return "?" if share is None else f"{share:.0%}"
 
 
@@ -155,7 +156,8 @@ def values(run: Run, reasons: list[str]) -> dict[str, Any]:
                 "tokens": case.tokens,
                 "rounds": found.rounds,
                 "tokens_per_second": found.rate,
-                "of_the_bound": found.share(run.highest) if run.limits else None,
+                "of_the_bound": found.share,
+                "limits_per_second": [asdict(limits) for limits in found.limits],
                 "work": [asdict(step) for step in found.work],
             }
             for (name, case), found in run.found.items()
@@ -170,4 +172,4 @@ def draw(run: Run, path: Path) -> None:
         if name in (OURS, BF16) and found.work:
             label = case.name if name == OURS else f"{case.name}, bf16"
             steps.append(roofline.Step(label, found.work, found.seconds))
-    roofline.draw(steps, run.highest, path)
+    roofline.draw(steps, machine.highest(run.limits), path)

@@ -5,9 +5,10 @@
 Prefill of 512 and 4,096 tokens; decode of 1, 4, 16 and 32 sequences at a short context, and of one at 2k and 4k. Rounds
 are interleaved: in each, every case is measured with everything that is compared. PEER.gguf holds a model of the same
 shape, quantized as the engine is (int8: Q8_0). A measurement during which other processes took more than
---others-at-most of the CPUs is made again; when there is no idle time, or the machine's limits differ between the
-rounds, or lie below those that the same CPU has reached elsewhere, the run is void: the page says so, and the program
-ends with 1.
+--others-at-most of the CPUs is made again; when there is no idle time, or what the machine computes at most differs
+during the run, or its limits lie below those that the same CPU has reached elsewhere, the run is void: the page says
+so, and the program ends with 1. Reads from memory are probed around each measurement, and its share is that of the
+higher of the two: other machines on the same host take a part of them, now more and now less.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import json
 import os
 import statistics
 import sys
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -110,11 +110,9 @@ class Run:
                 self.steps[case] = min(MOST_STEPS, max(FEWEST_STEPS, round(DECODE_SECONDS / step)))
         for number in range(self.given.rounds):
             self._say(f"round {number + 1} of {self.given.rounds}")
-            self._probe()
             for case in self.cases:
                 if case.prompt <= PIECE:
                     self._round(case)
-        self._probe()
 
     def _say(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
@@ -128,8 +126,10 @@ class Run:
                     self._say(f"warm-up: {name}, {case.name}")
                     self._once(name, case, 1)
 
-    def _probe(self) -> None:
-        self.limits.append(self.watch.undisturbed(partial(Limits().or_higher, self.given.threads)))
+    def _probe(self) -> Limits:
+        found = self.watch.undisturbed(partial(Limits().or_higher, self.given.threads))
+        self.limits.append(found)
+        return found
 
     def _choose_peer_threads(self) -> None:
         """The best of one and all, of prompts and of single tokens; llama.cpp has a setting for each."""
@@ -173,6 +173,7 @@ class Run:
                 work = self.engines[OURS].work_of(case, 0) if name == OURS else []
                 found = self.found.setdefault((name, case), Measured(case, [[0.0]], work))
                 found.rounds[0][0] += sum(self.watch.undisturbed(piece))
+                found.limits = [machine.highest([*found.limits, self._probe()])] if work else []
 
     def _compared(self, case: Case) -> list[str]:
         names = [OURS] + ([PEER] if max(case.prompt, case.context) <= self.given.peer_prompts else [])
@@ -183,9 +184,12 @@ class Run:
     def _round(self, case: Case) -> None:
         steps = self.steps.get(case, 0)
         for name in self._compared(case):
-            seconds = self.watch.undisturbed(partial(self._once, name, case, steps))
             work = [] if name == PEER else self.engines[name].work_of(case, steps)
-            self.found.setdefault((name, case), Measured(case, [], work)).rounds.append(seconds)
+            found = self.found.setdefault((name, case), Measured(case, [], work))
+            before = self._probe() if work else None
+            found.rounds.append(self.watch.undisturbed(partial(self._once, name, case, steps)))
+            if before is not None:
+                found.limits.append(machine.highest([before, self._probe()]))
 
     def _once(self, name: str, case: Case, steps: int) -> list[float]:
         if name != PEER:
@@ -199,17 +203,12 @@ class Run:
     def reasons_against(self) -> list[str]:
         """Why the run is void; none: it is not."""
         reasons = [
-            f"{name} of the rounds differ by {share:.0%}"
+            f"{name} of the probes differ by {share:.0%}"
             for name, share in machine.spread(self.limits).items()
-            if share > self.given.probes_within
+            if share > self.given.probes_within and name != "read_bytes"
         ]
         known = machine.known_limits(machine.this_cpu(), self.given.threads)
-        return reasons + (machine.lower_than_known(self.highest, known) if known else [])
-
-    @property
-    def highest(self) -> Limits:
-        """Limits of the machine: the rounds' highest."""
-        return Limits(**{name: max(getattr(found, name) for found in self.limits) for name in asdict(self.limits[0])})
+        return reasons + (machine.lower_than_known(machine.highest(self.limits), known) if known else [])
 
     def close(self) -> None:
         self.peer.close()
@@ -231,7 +230,7 @@ def options() -> argparse.Namespace:
     )
     parser.add_argument("--others-at-most", type=float, default=0.05, help="a share of all CPUs; 1: any")
     parser.add_argument("--patience", type=float, default=600, help="seconds to wait for an idle machine, each time")
-    parser.add_argument("--probes-within", type=float, default=0.1, help="share by which the limits may differ")
+    parser.add_argument("--probes-within", type=float, default=0.1, help="share by which peaks may differ")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the roofline")
     return parser.parse_args()
