@@ -35,7 +35,8 @@ def _head(run: Run, reasons: list[str]) -> list[str]:
         f"{given.engine.name} beside {Path(given.peer).name}; medians of {given.rounds} interleaved rounds",
         f"machine: {_cpu()}, {len(os.sched_getaffinity(0))} CPUs, {platform.system()} {platform.release()}; "
         f"{run.watch.summary()}",
-        f"engine: {given.threads} threads, ISA level {attributes['isa']}, K/V in {attributes['kv_cache_dtype']}",
+        f"engine: {given.threads} threads, ISA level {attributes['isa']}, K/V in {attributes['kv_cache_dtype']}, "
+        f"weights {'mapped' if given.weights_memory == 'map' else 'copied into huge pages'}",
         f"llama.cpp: {_peer(about)}; flash attention on, K/V in f16, {PIECE} tokens a batch; {_threads(run)}",
     ]
     if run.limits:

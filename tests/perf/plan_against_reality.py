@@ -1,11 +1,11 @@
-"""Predicted and measured: three workloads through `precast plan`'s simulation and through the executor, in one run.
+"""Predicted and measured: workloads through `precast plan`'s simulation and through the executor, in one run.
 
-    python tests/perf/plan_against_reality.py ENGINE [--threads N] [--runs 1]
+    python tests/perf/plan_against_reality.py ENGINE [--threads N] [--runs 1] [--workload FILE|DISTRIBUTION …]
 
-For each workload the step costs are measured again, the workload is predicted and run, and they are measured once
-more: when the two measurements differ, the machine was not the same before and after, and the comparison says little.
-Prints throughput and median ITL, predicted over measured (with the new costs, and with those stored in the engine), and
-the machine's load.
+Without `--workload`: three that differ in arrivals, lengths and sharing. For each workload the step costs are measured
+again, the workload is predicted and run, and they are measured once more: when the two measurements differ, the machine
+was not the same before and after, and the comparison says little. Prints throughput and median ITL, predicted over
+measured (with the new costs, and with those stored in the engine), and the machine's load.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def costs_now(engine: Path, threads: int) -> tuple[StepCosts, calibration.Measur
     return calibration.fit(measured, cpu_model(), threads), measured
 
 
-def compare(engine: Path, threads: int, name: str, stored: StepCosts | None) -> None:
-    workload = read_workload(WORKLOADS[name])
+def compare(engine: Path, threads: int, name: str, source: str, stored: StepCosts | None) -> None:
+    workload = read_workload(source)
     before, steps = costs_now(engine, threads)
     with Subject(engine, threads) as subject:
         real = run_workload(subject, workload)
@@ -51,7 +51,7 @@ def compare(engine: Path, threads: int, name: str, stored: StepCosts | None) -> 
     def predicted(costs: StepCosts) -> Prediction:
         return Plan(subject.limits, costs, subject.pages, workload, Targets()).predict({})
 
-    print(f"\n{name}: {WORKLOADS[name]}")
+    print(f"\n{name}: {source}")
     print(
         f"  measured   {real.output_tokens_per_second:8.1f} tok/s  ITL {real.itl.p50 * 1e3:8.2f} ms  "
         f"TTFT {real.ttft.p50 * 1e3:8.1f} ms   steps changed by {drift:.0%} meanwhile, load {os.getloadavg()[0]:.1f}"
@@ -73,6 +73,7 @@ def main() -> None:
     parser.add_argument("engine", type=Path)
     parser.add_argument("--threads", type=int, default=native.available_cpus())
     parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--workload", action="append", metavar="FILE|DISTRIBUTION", help="as `precast plan` takes it")
     options = parser.parse_args()
     stored = stored_costs(options.engine)
     costs, measured = costs_now(options.engine, options.threads)
@@ -83,9 +84,12 @@ def main() -> None:
     )
     if stored is not None:
         print(f"the stored costs are off by {np.median(measured.errors(stored.native())):.1%} (median)")
+    workloads = (
+        {f"workload {i}": source for i, source in enumerate(options.workload, 1)} if options.workload else WORKLOADS
+    )
     for _ in range(options.runs):
-        for name in WORKLOADS:
-            compare(options.engine, options.threads, name, stored)
+        for name, source in (given or WORKLOADS).items():
+            compare(options.engine, options.threads, name, source, stored)
 
 
 if __name__ == "__main__":

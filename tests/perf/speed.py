@@ -38,9 +38,9 @@ FEWEST_STEPS, MOST_STEPS, DECODE_SECONDS = 8, 64, 1.0
 class Ours:
     """An engine, with prompts whose K/V it has cached."""
 
-    def __init__(self, engine: Path, threads: int) -> None:
+    def __init__(self, engine: Path, given: argparse.Namespace) -> None:
         self.engine = engine
-        self.subject = Subject(engine, threads)
+        self.subject = Subject(engine, given.threads, weights_memory=given.weights_memory)
         self.work = StepWork(engine)
         self._long: list[int] = []
         self._short = [self.subject.tokens(SHORT) for _ in range(self.subject.limits.max_batch_size)]
@@ -80,10 +80,10 @@ class Run:
 
     def __init__(self, given: argparse.Namespace) -> None:
         self.given = given
-        self.engines = {OURS: Ours(given.engine, given.threads)}
+        self.engines = {OURS: Ours(given.engine, given)}
         for name, engine in ((BF16, given.bf16), (KV_INT8, given.kv_int8)):
             if engine is not None:
-                self.engines[name] = Ours(engine, given.threads)
+                self.engines[name] = Ours(engine, given)
         ours = self.engines[OURS]
         self.cases = [case for case in CASES if ours.holds(case)]
         self.contexts = sorted({c.context for c in self.cases if c.context > SHORT})
@@ -231,6 +231,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--others-at-most", type=float, default=0.05, help="a share of all CPUs; 1: any")
     parser.add_argument("--patience", type=float, default=600, help="seconds to wait for an idle machine, each time")
     parser.add_argument("--probes-within", type=float, default=0.1, help="share by which peaks may differ")
+    parser.add_argument("--weights-memory", choices=("map", "copy"), default="map", help="as `precast run` takes it")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the roofline")
     return parser.parse_args()
