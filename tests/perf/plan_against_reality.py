@@ -84,9 +84,7 @@ def main() -> None:
     )
     if stored is not None:
         print(f"the stored costs are off by {np.median(measured.errors(stored.native())):.1%} (median)")
-    workloads = (
-        {f"workload {i}": source for i, source in enumerate(options.workload, 1)} if options.workload else WORKLOADS
-    )
+    given = {f"workload {i}": source for i, source in enumerate(options.workload or [], 1)}
     for _ in range(options.runs):
         for name, source in (given or WORKLOADS).items():
             compare(options.engine, options.threads, name, source, stored)
