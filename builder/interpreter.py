@@ -22,7 +22,7 @@ from precast.plugins.kv_append.reference import kv_round
 from precast.plugins.layer_norm.reference import layer_norm
 from precast.plugins.linear import reference as linear_reference
 from precast.plugins.moe.reference import Expert, moe
-from precast.plugins.paged_attention.reference import paged_attention
+from precast.plugins.paged_attention.reference import paged_attention, q_as_multiplied
 from precast.plugins.qk_norm.reference import clip, qk_norm
 from precast.plugins.rms_norm.reference import rms_norm
 from precast.plugins.rope.reference import rope, rope_cos_sin
@@ -47,12 +47,13 @@ class Interpreter:
         self.values = [np.zeros(shape, np.float32) for _ in range(self.config.num_hidden_layers)]
         self.length = 0
 
-    def run(self, tokens: list[int], kv_cache_dtype: str = "float32") -> F32:
+    def run(self, tokens: list[int], kv_cache_dtype: str = "float32", level: str = "avx2") -> F32:
         """Appends `tokens` to the sequence; → logits f32 [len(tokens), vocab_size] of every position.
 
-        `kv_cache_dtype`: how keys and values are rounded (plugins/kv_append/reference.py).
+        `kv_cache_dtype`: how keys and values are rounded (plugins/kv_append/reference.py); `level`: the ISA level as
+        which attention rounds q (plugins/paged_attention/reference.py).
         """
-        self.kv_cache_dtype = kv_cache_dtype
+        self.kv_cache_dtype, self.level = kv_cache_dtype, level
         self.positions = np.arange(self.length, self.length + len(tokens))
         values: dict[Value, F32] = {}
         for op in self.graph.ops:
@@ -162,7 +163,7 @@ class Interpreter:
 
     def _attention(self, op: Op, x: F32) -> F32:
         a, layer = op.attributes, int(op.attributes["layer"])
-        q = x.reshape(len(x), -1, self.config.head_size)
+        q = q_as_multiplied(x.reshape(len(x), -1, self.config.head_size), self.kv_cache_dtype, self.level)
         slopes = np.array(self.config.alibi_slopes, np.float32) if a["alibi"] else None
         cache = (self.keys[layer], self.values[layer], self.positions)
         y = paged_attention(q, *cache, float(a["scale"]), int(a["window"]), float(a["softcap"]), slopes)

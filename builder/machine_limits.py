@@ -51,3 +51,8 @@ def seen_positions(rows: int, before: int, window: int) -> tuple[int, int]:
     of the attention; 0: none."""
     spans = [min(before + i + 1, window or before + i + 1) for i in range(rows)]
     return before + rows - max(0, before + 1 - spans[0]), sum(spans)
+
+
+def attention_dtype(isa: str, kv_cache_dtype: str) -> str:
+    """In which attention multiplies on an ISA level: f32 or bf16 (as fast as the 16-bit integers of int8 K/V)."""
+    return "bf16" if isa == "avx512" and kv_cache_dtype != "float32" else "f32"

@@ -152,6 +152,88 @@ inline __m512 dot_bf16(const __m512& sum, const __m512& w, const __m512& x) {
   return bits<__m512>(s);
 }
 
+// vpdpwssd: each lane adds two products of signed 16-bit numbers, and wraps.
+inline __m512 dot_words(const __m512& sum, const __m512& w, const __m512& x) {
+  const IntHalves s = halves(bits<__m512i>(sum)), a = halves(bits<__m512i>(w)), b = halves(bits<__m512i>(x));
+  return bits<__m512>(whole(_mm256_add_epi32(s.low, _mm256_madd_epi16(a.low, b.low)),
+                            _mm256_add_epi32(s.high, _mm256_madd_epi16(a.high, b.high))));
+}
+
+struct Words {
+  uint16_t word[32];
+};
+// word(i) for each i.
+template <typename F>
+__m512i words(F word) {
+  Words y;
+  for (int i = 0; i < 32; ++i) y.word[i] = static_cast<uint16_t>(word(i));
+  return bits<__m512i>(y);
+}
+inline __m512i permute_words(const __m512i& a, const __m512i& index, const __m512i& b) {
+  const Words x = bits<Words>(a), y = bits<Words>(b), at = bits<Words>(index);
+  return words([&](int i) { return (at.word[i] & 32 ? y : x).word[at.word[i] & 31]; });
+}
+inline __m512i permute_words(const __m512i& otherwise, __mmask32 m, const __m512i& index, const __m512i& table) {
+  const Words x = bits<Words>(table), y = bits<Words>(otherwise), at = bits<Words>(index);
+  return words([&](int i) { return m >> i & 1 ? x.word[at.word[i] & 31] : y.word[i]; });
+}
+inline __m512i add_words(const __m512i& a, const __m512i& b) {
+  const Words x = bits<Words>(a), y = bits<Words>(b);
+  return words([&](int i) { return x.word[i] + y.word[i]; });
+}
+inline __m512i shift_words_left(const __m512i& a, int count) {
+  const Words x = bits<Words>(a);
+  return words([&](int i) { return x.word[i] << count; });
+}
+inline __mmask32 words_below(const __m512i& a, const __m512i& b) {
+  const Words x = bits<Words>(a), y = bits<Words>(b);
+  __mmask32 m = 0;
+  for (int i = 0; i < 32; ++i) m |= static_cast<__mmask32>(x.word[i] < y.word[i]) << i;
+  return m;
+}
+inline __m512i either(const __m512i& a, const __m512i& b) {
+  const IntHalves x = halves(a), y = halves(b);
+  return whole(_mm256_or_si256(x.low, y.low), _mm256_or_si256(x.high, y.high));
+}
+inline __m512i max_unsigned(const __m512i& a, const __m512i& b) {
+  const IntHalves x = halves(a), y = halves(b);
+  return whole(_mm256_max_epu32(x.low, y.low), _mm256_max_epu32(x.high, y.high));
+}
+// The lower 16 bits of each lane.
+inline __m256i narrow(const __m512i& a) {
+  const Words x = bits<Words>(a);
+  struct {
+    uint16_t word[16];
+  } y;
+  for (int i = 0; i < 16; ++i) y.word[i] = x.word[2 * i];
+  return bits<__m256i>(y);
+}
+// vscalefps for integral n: x · 2^n.
+inline __m512 scale(const __m512& x, const __m512& n) {
+  Lanes y = bits<Lanes>(x);
+  const Lanes power = bits<Lanes>(n);
+  for (int i = 0; i < 16; ++i) y.f[i] = __builtin_scalbnf(y.f[i], static_cast<int>(power.f[i]));
+  return bits<__m512>(y);
+}
+// vcvtneps2bf16: to nearest even; denormals become zero.
+inline __m256i to_bf16(const __m512& x) {
+  struct {
+    uint32_t lane[16];
+  } a;
+  struct {
+    uint16_t word[16];
+  } y;
+  __builtin_memcpy(&a, &x, 64);
+  for (int i = 0; i < 16; ++i) {
+    const uint32_t b = a.lane[i], magnitude = b & 0x7FFFFFFFu;
+    const uint32_t rounded = magnitude > 0x7F800000u   ? b | 0x400000u
+                             : magnitude < 0x00800000u ? b & 0x80000000u
+                                                       : b + 0x7FFFu + (b >> 16 & 1u);
+    y.word[i] = static_cast<uint16_t>(rounded >> 16);
+  }
+  return bits<__m256i>(y);
+}
+
 }  // namespace precast::emulated
 
 #define _mm512_setzero_ps() (__m512{})
@@ -186,3 +268,21 @@ inline __m512 dot_bf16(const __m512& sum, const __m512& w, const __m512& x) {
 #define _mm512_cmp_ps_mask(a, b, comparison) (precast::emulated::compare<comparison>(a, b))
 #define _mm512_mask_blend_ps(m, a, b) (precast::emulated::blend(m, a, b))
 #define _mm512_maskz_mov_ps(m, a) (precast::emulated::blend(m, __m512{}, a))
+#define _mm512_setzero_si512() (__m512i{})
+#define _mm512_set1_epi16(x) (precast::emulated::whole(_mm256_set1_epi16(x), _mm256_set1_epi16(x)))
+#define _mm512_storeu_si512(p, x) (__builtin_memcpy(p, &(x), 64))
+#define _mm512_cvtepi8_epi16(a)                                              \
+  (precast::emulated::whole(_mm256_cvtepi8_epi16(_mm256_castsi256_si128(a)), \
+                            _mm256_cvtepi8_epi16(_mm256_extracti128_si256(a, 1))))
+#define _mm512_cvtepu8_epi16(a)                                              \
+  (precast::emulated::whole(_mm256_cvtepu8_epi16(_mm256_castsi256_si128(a)), \
+                            _mm256_cvtepu8_epi16(_mm256_extracti128_si256(a, 1))))
+#define _mm512_cvtepi32_epi16(a) (precast::emulated::narrow(a))
+#define _mm512_permutex2var_epi16(a, index, b) (precast::emulated::permute_words(a, index, b))
+#define _mm512_mask_permutexvar_epi16(a, m, index, table) (precast::emulated::permute_words(a, m, index, table))
+#define _mm512_cmplt_epu16_mask(a, b) (precast::emulated::words_below(a, b))
+#define _mm512_add_epi16(a, b) (precast::emulated::add_words(a, b))
+#define _mm512_slli_epi16(a, count) (precast::emulated::shift_words_left(a, count))
+#define _mm512_or_si512(a, b) (precast::emulated::either(a, b))
+#define _mm512_max_epu32(a, b) (precast::emulated::max_unsigned(a, b))
+#define _mm512_scalef_ps(a, n) (precast::emulated::scale(a, n))

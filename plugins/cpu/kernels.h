@@ -171,7 +171,8 @@ struct KernelTable {
   void (*kv_append)(const float* k, const float* v, int head_size, KvDType dtype, void* block, int slot);
 
   // --- one context split (positions kContextSplit·split …) of the query rows → partial states. Rows that see nothing
-  // of the split get m = −inf, l = 0, o = 0. `scratch`: attention_scratch_floats(shape, rows) floats.
+  // of the split get m = −inf, l = 0, o = 0. `scratch`: attention_scratch_floats(shape, rows) floats. On avx512 K/V of
+  // 16 and 8 bits are multiplied by q and weights of 16 bits (plugins/paged_attention/cpu/by_pairs.h).
   void (*attention_partial)(const AttentionShape& s, const AttentionQuery& q, int split, float* partial,
                             float* scratch);
   // state ← merge(state, partial) for `count` states; state of m = −inf is empty. Splits are merged in rising order.

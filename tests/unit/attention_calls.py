@@ -17,6 +17,13 @@ Array = npt.NDArray[Any]
 F32 = npt.NDArray[np.float32]
 
 
+def tolerance(level: str, dtype: str, v: F32) -> float:
+    """How far attention over v may be from its meaning (with `q_as_multiplied`): by sums in f32, and on avx512 by the
+    weights' rounding, to bf16, of which each has an error of 2^-8 at most, or to 16-bit multiples of the largest."""
+    weights = {"float32": 0.0, "int8": 2.0**-11}.get(dtype, 2.0**-8) if level == "avx512" else 0.0
+    return float(np.abs(v).max()) * (weights + 2e-5)
+
+
 class Cache:
     """The KV blocks of one layer and KV head for one sequence: pages in shuffled order, all bits of unused slots set,
     which is NaN in every dtype that has it."""

@@ -5,8 +5,8 @@ import pytest
 
 from precast._native import kernels
 from precast.plugins.kv_append.reference import KV_DTYPES, LARGEST, empty_pages, kv_append, kv_round
-from precast.plugins.paged_attention.reference import paged_attention
-from tests.unit.attention_calls import PAGE, SPLIT, Cache
+from precast.plugins.paged_attention.reference import paged_attention, q_as_multiplied
+from tests.unit.attention_calls import PAGE, SPLIT, Cache, tolerance
 
 HEAD_SIZES = [40, 64, 80, 96, 128, 256, 576]
 RATIOS = [1, 3, 4, 7, 9]
@@ -22,7 +22,15 @@ def case(level, dtype, head_size, heads, length, rows, seed=0, peak=4.0):
 
 def reference(cache, q, first_position, scale, **more):
     positions = np.arange(first_position, first_position + len(q))
+    q = q_as_multiplied(q, cache.dtype, cache.level)
     return paged_attention(q, cache.k[:, None], cache.v[:, None], positions, scale, **more)
+
+
+def check(cache, q, first_position, scale, **more):
+    """Attention of the kernels beside the reference."""
+    got = cache.attend(q, first_position, scale, **more)
+    want = reference(cache, q, first_position, scale, **more)
+    np.testing.assert_allclose(got, want, rtol=0, atol=tolerance(cache.level, cache.dtype, cache.v))
 
 
 @pytest.mark.parametrize("dtype", KV_DTYPES)
@@ -30,16 +38,20 @@ def reference(cache, q, first_position, scale, **more):
 @pytest.mark.parametrize("heads", RATIOS)
 def test_attention_means_what_the_reference_says(level, dtype, head_size, heads):
     for length, rows in ((1, 1), (33, 33), (300, 1), (300, 40), (520, 5)):
-        cache, q, at, scale = case(level, dtype, head_size, heads, length, rows, seed=length)
-        want = reference(cache, q, at, scale)
-        np.testing.assert_allclose(cache.attend(q, at, scale), want, rtol=0, atol=1e-5 * np.abs(want).max())
+        check(*case(level, dtype, head_size, heads, length, rows, seed=length))
 
 
-@pytest.mark.parametrize("head_size", [1, 7, 13, 33, 100])
-def test_any_head_size_works(level, head_size):
-    cache, q, at, scale = case(level, "bfloat16", head_size, 3, 70, 9)
-    want = reference(cache, q, at, scale)
-    np.testing.assert_allclose(cache.attend(q, at, scale), want, rtol=0, atol=1e-5 * np.abs(want).max())
+@pytest.mark.parametrize("dtype", KV_DTYPES)
+@pytest.mark.parametrize("head_size", [1, 7, 13, 33, 100, 257, 515])
+def test_any_head_size_works(level, dtype, head_size):
+    check(*case(level, dtype, head_size, 3, 70, 9))
+
+
+@pytest.mark.parametrize("dtype", KV_DTYPES)
+@pytest.mark.parametrize("heads", range(1, 17))
+def test_any_number_of_lines_works(level, dtype, heads):
+    for rows in (1, 2, 3, 60):
+        check(*case(level, dtype, 32, heads, 300, rows, seed=rows))
 
 
 @pytest.mark.parametrize("dtype", KV_DTYPES)
@@ -71,14 +83,13 @@ MORE = {
 def test_windows_caps_and_slopes_mean_what_the_reference_says(level, dtype, name):
     for length, rows in ((1, 1), (33, 33), (300, 1), (300, 40), (600, 90), (850, 3)):
         cache, q, at, scale = case(level, dtype, 40, 3, length, rows, seed=length)
-        want = reference(cache, q, at, scale, **MORE[name])
-        got = cache.attend(q, at, scale, **MORE[name])
-        np.testing.assert_allclose(got, want, rtol=0, atol=2e-5 * np.abs(want).max())
+        check(cache, q, at, scale, **MORE[name])
 
 
+@pytest.mark.parametrize("dtype", KV_DTYPES)
 @pytest.mark.parametrize("name", MORE)
-def test_bits_of_a_row_depend_on_the_row_alone_with_windows_caps_and_slopes(level, name):
-    cache, q, at, scale = case(level, "bfloat16", 64, 3, 600, 90)
+def test_bits_of_a_row_depend_on_the_row_alone_with_windows_caps_and_slopes(level, dtype, name):
+    cache, q, at, scale = case(level, dtype, 64, 3, 600, 90)
     whole = cache.attend(q, at, scale, **MORE[name])
     for tile_rows in (1, 2, 3, 8, 31, 32, 64):
         assert cache.attend(q, at, scale, tile_rows, **MORE[name]).tobytes() == whole.tobytes(), tile_rows
@@ -113,15 +124,18 @@ def test_capped_scores_of_huge_queries(level):
     np.testing.assert_allclose(cache.attend(q, at, scale, softcap=20.0), want, rtol=0, atol=1e-4)
 
 
-def test_tokens_behind_a_row_do_not_matter(level):
-    cache, q, at, scale = case(level, "float32", 64, 3, 300, 50)
+@pytest.mark.parametrize("dtype", KV_DTYPES)
+@pytest.mark.parametrize(("head_size", "heads"), [(40, 1), (64, 3), (64, 16), (33, 1)])
+def test_tokens_behind_a_row_do_not_matter(level, dtype, head_size, heads):
+    cache, q, at, scale = case(level, dtype, head_size, heads, 300, 50)
     whole = cache.attend(q, at, scale)
-    nothing = np.full(64, np.nan, np.float32)
-    for position in range(280, 300):
+    nothing = np.full(head_size, np.nan, np.float32)
+    for position in range(281, 300):
         cache.append(position, nothing, nothing)
-    poisoned = cache.attend(q, at, scale)
-    assert poisoned[:30].tobytes() == whole[:30].tobytes()
-    assert np.isnan(poisoned[30:]).all()
+    for tile_rows in (1, 3, 50):
+        poisoned = cache.attend(q, at, scale, tile_rows)
+        assert poisoned[:31].tobytes() == whole[:31].tobytes()
+        assert np.isnan(poisoned[31:]).all()
 
 
 def test_rows_that_see_nothing_of_a_split_are_empty(level):
@@ -150,9 +164,10 @@ def test_large_scores_neither_overflow_nor_vanish(level):
     np.testing.assert_allclose(got, want, rtol=0, atol=2e-3 * np.abs(want).max())
 
 
+@pytest.mark.parametrize("dtype", KV_DTYPES)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_broken_query_breaks_its_own_row_only(level, value):
-    cache, q, at, scale = case(level, "bfloat16", 64, 3, 300, 9)
+def test_a_broken_query_breaks_its_own_row_only(level, dtype, value):
+    cache, q, at, scale = case(level, dtype, 64, 3, 300, 9)
     whole = cache.attend(q, at, scale)
     q[4, 1, 5] = value
     got = cache.attend(q, at, scale)

@@ -204,12 +204,14 @@ def test_each_cache_dtype_gives_the_logits_of_the_reference(dtype: str, tmp_path
     build(tmp_path / "ckpt", tmp_path / "engine", BuildOptions(kv_cache_dtype=dtype, max_seq_len=100))
     checkpoint, tokens = Checkpoint(tmp_path / "ckpt"), random_tokens(70)
     got = Steps(tmp_path / "engine").logits(tokens)
+    level = kernels.isa_level()
     errors = {
-        kind: distance(got, Interpreter(decoder(checkpoint.config), checkpoint, 100).run(tokens, kind))
+        kind: distance(got, Interpreter(decoder(checkpoint.config), checkpoint, 100).run(tokens, kind, level))
         for kind in KV_DTYPES
     }
-    # An element that falls on the other side of a rounding border is a step away from the reference's.
-    assert errors[dtype] < (1e-4 if dtype == "float32" else 0.3 * min(errors[k] for k in errors if k != dtype))
+    # An element that falls on the other side of a rounding border is a step away from the reference's, and a level may
+    # round weights, too.
+    assert errors[dtype] < (1e-4 if dtype == "float32" else 0.5 * min(errors[k] for k in errors if k != dtype))
     memory = json.loads((tmp_path / "engine" / "config.json").read_bytes())["memory"]
     scales = 4 if dtype in ("int8", "fp8") else 0
     assert memory["kv_per_sequence_bytes"] == 2 * 2 * 2 * (40 * KV_DTYPES[dtype].itemsize + scales) * 128

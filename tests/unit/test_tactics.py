@@ -39,7 +39,7 @@ ATTRIBUTES: dict[str, Attribute] = {
 }
 SHAPE = LinearShape("panel16.f32", 0, 512, 128, "none", False)
 SMALL = LinearShape("panel16.f32", 0, 96, 96, "add", False)
-ATTENTION = AttentionShape("bfloat16", 4, 2, 40, 64, 0, False, False)
+ATTENTION = AttentionShape("bfloat16", 4, 2, 40, 64, 0, False, False, "bf16")
 LIMITS = Limits(1e10, 1e11, 1e11, 1e11)
 
 
@@ -95,9 +95,9 @@ def choose(*shapes: Shape, cpu: str = "cpu", threads: int = 1, level: int = 2) -
         LinearShape(INT8, 32, 4096, 90, "add", False),
         LinearShape(INT8, 0, 4096, 90, "none", True),
         ATTENTION,
-        AttentionShape("int8", 6, 6, 64, 33, 0, True, False),
-        AttentionShape("fp8", 4, 1, 128, 64, 20, False, True),
-        AttentionShape("float32", 2, 1, 8, 2, 0, False, False),
+        AttentionShape("int8", 6, 6, 64, 33, 0, True, False, "bf16"),
+        AttentionShape("fp8", 4, 1, 128, 64, 20, False, True, "bf16"),
+        AttentionShape("float32", 2, 1, 8, 2, 0, False, False, "f32"),
     ],
     ids=lambda shape: shape.key(),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from precast.builder.machine_limits import Work, seen_positions
+from precast.builder.machine_limits import Work, attention_dtype, seen_positions
 from precast.builder.plan import Attribute, Plan, PlanOp
 from precast.builder.targets.cpu.sections import Section
 from precast.plugins.kv_append.reference import kv_bytes
@@ -65,6 +65,8 @@ class AttentionShape:
     window: int
     softcap: bool
     alibi: bool
+    dtype: str
+    """That is multiplied (attention_dtype)."""
 
     def key(self) -> str:
         """As a linear's."""
@@ -96,7 +98,7 @@ class AttentionShape:
         seen = [seen_positions(n, before, self.window) for n, before in self.sequences(rows)]
         token = self.num_kv_heads * kv_bytes(self.head_size, self.kv_cache_dtype)
         products = sum(pairs for _, pairs in seen) * self.num_heads * self.head_size
-        return Work(float(sum(positions for positions, _ in seen) * token), {"f32": 4.0 * products})
+        return Work(float(sum(positions for positions, _ in seen) * token), {self.dtype: 4.0 * products})
 
 
 Shape = LinearShape | AttentionShape
@@ -132,4 +134,5 @@ def _attention_shape(plan: Plan, op: PlanOp) -> AttentionShape:
         window=window if window < context else 0,
         softcap=float(op.attributes["softcap"]) > 0,
         alibi=bool(op.attributes["alibi"]),
+        dtype=attention_dtype(str(a["isa"]), str(a["kv_cache_dtype"])),
     )

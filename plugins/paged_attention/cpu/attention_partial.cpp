@@ -1,37 +1,19 @@
 // One context split of attention: scores, softmax and P·V of up to 256 positions.
 //
-// Query rows and the query heads of one KV head are folded into *lines*: line i is row i / heads_per_kv, head
-// i mod heads_per_kv. Orders, the same however many lines a call has:
+// Orders, the same however many lines (lines.h) a call has. On avx512 K/V of 16 and 8 bits have their own (by_pairs.h).
 //   score      Σ q[d]·k[d] in rising d (then · the key's scale), · scale, the cap, and the slope's share
 //   sum        of exp(score − max): vectors of the split in rising position, then over the lanes
 //   o[d]       Σ p·v (p · the value's scale first) in rising position over the positions that the line sees, no others:
-//   what lies around them may be
-//              anything, NaN included
+//              what lies around them may be anything, NaN included
+#include "plugins/paged_attention/cpu/lines.h"
 #include "plugins/paged_attention/cpu/row_tile.h"
+#if defined(PRECAST_ISA_AVX512)
+#include "plugins/paged_attention/cpu/by_pairs.h"
+#endif
 
 namespace precast::PRECAST_LEVEL {
 
 namespace {
-
-struct Lines {
-  const AttentionShape& shape;
-  const AttentionQuery& query;
-  int begin;  // first position of the split
-  int count;  // rows · heads_per_kv
-
-  const float* q(int line) const {
-    const int row = line / shape.heads_per_kv, head = line % shape.heads_per_kv;
-    return query.q + row * query.ldq + int64_t{head} * shape.head_size;
-  }
-  int position(int line) const { return query.first_position + line / shape.heads_per_kv; }
-  // The line sees the positions from(line) … seen(line) − 1 of the split; both are 0 … kContextSplit and do not fall
-  // from line to line.
-  int from(int line) const { return shape.window == 0 ? 0 : in_split(position(line) - shape.window + 1 - begin); }
-  int seen(int line) const { return in_split(position(line) + 1 - begin); }
-  float slope(int line) const { return query.slopes[line % shape.heads_per_kv]; }
-
-  static int in_split(int n) { return n < 0 ? 0 : n < kContextSplit ? n : kContextSplit; }
-};
 
 // From how many lines on a page is widened to f32 once instead of in every row tile: with more than two tiles.
 constexpr int kWidenLines = 2 * kMaxRows + 1;
@@ -65,29 +47,15 @@ void page_scores(const Lines& lines, const T* keys, const float* scales, int col
   }
 }
 
-// score · scale, the cap, and slope · (position of the key − position of the line), of the columns from `column` on.
-inline F32 logit(const Lines& lines, int line, const float* scores, int column) {
-  const AttentionShape& shape = lines.shape;
-  F32 s = mul(load(scores + column), set1(shape.scale));
-  if (shape.softcap > 0) {
-    const F32 cap = set1(shape.softcap);
-    s = mul(cap, tanh(div(s, cap)));
-  }
-  if (lines.query.slopes != nullptr) {
-    const F32 distance = add(iota(), set1(static_cast<float>(lines.begin + column - lines.position(line))));
-    s = fma(set1(lines.slope(line)), distance, s);
-  }
-  return s;
-}
-
 // scores → exp(logit − max) of what the line sees, with zeros around it up to whole vectors; writes max and sum. The
 // line sees something.
 void softmax(const Lines& lines, int line, float* scores, float* state) {
   const int from = lines.from(line), seen = lines.seen(line), first = from / kLanes * kLanes;
-  const F32 nothing = set1(-__builtin_inff());
+  const F32 nothing = set1(-__builtin_inff()), scale = set1(lines.shape.scale);
   F32 largest = nothing;
   for (int c = first; c < seen; c += kLanes) {
-    const F32 s = first_lanes(from - c, nothing, first_lanes(seen - c, logit(lines, line, scores, c), nothing));
+    const F32 s = first_lanes(from - c, nothing,
+                              first_lanes(seen - c, logit(lines, line, mul(load(scores + c), scale), c), nothing));
     largest = max(largest, s);
     store(scores + c, s);
   }
@@ -147,11 +115,7 @@ template <typename T>
 void partial_of(const Lines& lines, int split, float* partial, float* scratch) {
   const int head_size = lines.shape.head_size;
   const int64_t stride = attention_partial_floats(head_size), half = int64_t{kPageTokens} * head_size;
-  for (int i = 0; i < lines.count; ++i) {
-    float* state = partial + i * stride;
-    state[0] = -__builtin_inff();
-    for (int64_t j = 1; j < stride; ++j) state[j] = 0.0f;
-  }
+  clear_states(lines, partial);
   const int columns = lines.seen(lines.count - 1), begin = lines.from(0) / kPageTokens * kPageTokens;
   const T* const* pages = reinterpret_cast<const T* const*>(lines.query.pages) + split * (kContextSplit / kPageTokens);
   const auto scales = [half](const T* block, int of_values) {
@@ -185,12 +149,23 @@ void partial_of(const Lines& lines, int split, float* partial, float* scratch) {
 }  // namespace
 
 int64_t attention_scratch_floats(const AttentionShape& s, int rows) {
+#if defined(PRECAST_ISA_AVX512)
+  if (s.kv_dtype != KvDType::f32) return PairScratch(s.head_size, nullptr).floats;
+#endif
   return int64_t{kPageTokens} * s.head_size + int64_t{rows} * s.heads_per_kv * kContextSplit;
 }
 
 void attention_partial(const AttentionShape& s, const AttentionQuery& q, int split, float* partial, float* scratch) {
   const Lines lines{s, q, split * kContextSplit, q.rows * s.heads_per_kv};
-  with_element(s.kv_dtype, [&]<typename T>(T*) { partial_of<T>(lines, split, partial, scratch); });
+  with_element(s.kv_dtype, [&]<typename T>(T*) {
+#if defined(PRECAST_ISA_AVX512)
+    if constexpr (sizeof(T) <= 2) {
+      ByPairs<T>(lines, split, partial, scratch).run();
+      return;
+    } else
+#endif
+      partial_of<T>(lines, split, partial, scratch);
+  });
 }
 
 }  // namespace precast::PRECAST_LEVEL

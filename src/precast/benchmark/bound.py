@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from precast.builder.engine_file import EngineFile
-from precast.builder.machine_limits import Work, seen_positions
+from precast.builder.machine_limits import Work, attention_dtype, seen_positions
 from precast.builder.plan import Plan
 from precast.errors import EngineError
 
@@ -35,6 +35,7 @@ class StepWork:
         attention = _Attention(
             kv_bytes=2 * kv_heads * (head_size * KV_ELEMENT_BYTES[kv_dtype] + scale_bytes),
             pair_ops=4.0 * heads * head_size,
+            dtype=attention_dtype(str(self.plan.attributes["isa"]), kv_dtype),
         )
         self._ops: dict[int, _Linear | _Attention] = {}
         """By its place in the plan; others count as no work."""
@@ -83,12 +84,15 @@ class _Attention:
     """Of K and V of a token in one layer."""
     pair_ops: float
     """Of a row and a position that it sees."""
+    dtype: str
+    """That is multiplied."""
     window: int = 0
 
     def work(self, sequences: Sequence[tuple[int, int]]) -> Work:
         spans = [seen_positions(n, before, self.window) for n, before in sequences]
         return Work(
-            float(sum(seen for seen, _ in spans) * self.kv_bytes), {"f32": sum(p for _, p in spans) * self.pair_ops}
+            float(sum(seen for seen, _ in spans) * self.kv_bytes),
+            {self.dtype: sum(p for _, p in spans) * self.pair_ops},
         )
 
 

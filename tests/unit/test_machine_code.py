@@ -1,4 +1,4 @@
-"""The inner loops of the int8 and bf16 linears, as the compiler made them: no sum may live on the stack.
+"""The inner loops of linears and attention, as the compiler made them: no sum may live on the stack.
 
 A compiler that keeps accumulators in memory halves the speed and changes no result, so only the machine code shows it.
 """
@@ -16,7 +16,13 @@ import precast._native
 from precast._native import kernels
 
 # Instruction of a level → how many of it the loop of its largest register tile holds at least.
-DOT_PRODUCTS = {r"vpmaddubsw": 48, r"\{vex\} vpdpbusd .*%ymm": 12, r"vpdpbusd .*%zmm": 24, r"vdpbf16ps": 24}
+DOT_PRODUCTS = {
+    r"vpmaddubsw": 48,
+    r"\{vex\} vpdpbusd .*%ymm": 12,
+    r"vpdpbusd .*%zmm": 24,
+    r"vdpbf16ps": 24,
+    r"vpdpwssd": 24,
+}
 
 Instruction = tuple[int, str]  # address, text
 
