@@ -34,6 +34,9 @@ from tests.perf.peer import Peer
 FEWEST_STEPS, MOST_STEPS, DECODE_SECONDS = 8, 64, 1.0
 """A round of decode takes as many steps as last about so long."""
 
+PROMPTS = 3
+"""Of a round: the first meets memory and caches that others have used."""
+
 
 class Ours:
     """An engine, with prompts whose K/V it has cached."""
@@ -160,7 +163,7 @@ class Run:
         self.peer.measure(threads=self.best_threads(case))
         for at in range(0, self.longest, PIECE):
             for name in names:
-                if name == PEER and at >= self.given.peer_prompts:
+                if name == PEER and at + PIECE > self.given.peer_prompts:
                     continue
                 self._say(f"{name}, prompt of {self.longest}: {at}")
                 if name == PEER:
@@ -192,13 +195,18 @@ class Run:
                 found.limits.append(machine.highest([before, self._probe()]))
 
     def _once(self, name: str, case: Case, steps: int) -> list[float]:
-        if name != PEER:
-            engine = self.engines[name]
-            return engine.prefill(case.prompt) if case.prompt else engine.decode(case, steps)
-        self.peer.measure(threads=self.best_threads(case))
         if case.prompt:
-            return self.peer.measure(prefill=case.prompt)
+            return [second for _ in range(PROMPTS) for second in self._prompt(name, case.prompt)]
+        if name != PEER:
+            return self.engines[name].decode(case, steps)
+        self.peer.measure(threads=self.best_threads(case))
         return self.peer.measure(decode=case.batch, context=case.context, steps=steps)
+
+    def _prompt(self, name: str, tokens: int) -> list[float]:
+        if name != PEER:
+            return self.engines[name].prefill(tokens)
+        self.peer.measure(threads=self.best_threads(Case(prompt=tokens)))
+        return self.peer.measure(prefill=tokens)
 
     def reasons_against(self) -> list[str]:
         """Why the run is void; none: it is not."""
