@@ -127,7 +127,8 @@ struct KernelTable {
   // x [rows][ldx] → tile; rows ≤ tile_rows_i8. k as in LinearWeights, columns from `cols` (≤ k) on are not read
   // and count as zero.
   void (*quantize_tile)(const float* x, int64_t ldx, int rows, int cols, int k, int group, const QuantizedTile& out);
-  // x [ceil(rows / tile_rows)], at most kCallTilesI8: tiles of tile_rows rows, the last one of the others.
+  // x [ceil(rows / tile_rows)], at most kCallTilesI8: tiles of tile_rows ≤ tile_rows_i8 rows, the last one of the
+  // others.
   void (*linear_i8)(const LinearWeights& w, const QuantizedTile* x, int rows, int tile_rows, int panel_begin,
                     int panel_end, const LinearOut& out);
   void (*linear_bf16)(const LinearWeights& w, const float* x, int64_t ldx, int rows, int panel_begin, int panel_end,

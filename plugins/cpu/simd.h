@@ -118,11 +118,7 @@ inline __m256 fold_max(F32 x) { return x; }
 #endif
 
 // Most rows of one call of the linears (kernels.h); what the register tiles of plugins/linear/cpu are made for.
-#if defined(PRECAST_ISA_AVX512)
 inline constexpr int kTileRowsI8 = 6, kTileRowsFloat = 48;
-#else
-inline constexpr int kTileRowsI8 = 6, kTileRowsFloat = 48;
-#endif
 
 // How int8 weights are stored. vpdpbusd multiplies unsigned by signed bytes: weights are stored + 128 for it.
 #if defined(PRECAST_ISA_AVX512) || defined(PRECAST_ISA_AVX2_VNNI)

@@ -86,8 +86,9 @@ void ExpertLinear::load_tiles(CpuContext& context, const ExpertRows& in, std::by
   });
 }
 
-void ExpertLinear::multiply(const CpuContext& context, const Item& item, const Tile& tile, const ExpertRows& in,
-                            std::byte* work, float* y) const {
+void ExpertLinear::multiply(const CpuContext& context, const Item& item, size_t first, size_t count,
+                            const ExpertRows& in, std::byte* work, float* y) const {
+  const Tile& tile = plan_tiles_[first];
   LinearWeights w = first_;
   w.w = static_cast<const std::byte*>(first_.w) + item.expert * expert_bytes_;
   if (w.scale != nullptr) w.scale += int64_t{item.expert} * w.n;
@@ -95,9 +96,10 @@ void ExpertLinear::multiply(const CpuContext& context, const Item& item, const T
       y + tile.entry * out_ld(), out_ld(), nullptr, nullptr, shape_.gated ? Epilogue::gated : Epilogue::none,
       shape_.activation};
   if (quantized()) {
-    const auto index = &tile - plan_tiles_.data();
-    const QuantizedTile x = context.tile(tiles_, index);
-    context.kernels.linear_i8(w, &x, tile.rows, tile.rows, item.panel_begin, item.panel_end, out);
+    QuantizedTile x[kCallTilesI8];
+    for (size_t t = 0; t < count; ++t) x[t] = context.tile(tiles_, static_cast<int64_t>(first + t));
+    const int64_t rows = plan_tiles_[first + count - 1].entry + plan_tiles_[first + count - 1].rows - tile.entry;
+    context.kernels.linear_i8(w, x, static_cast<int>(rows), tile.rows, item.panel_begin, item.panel_end, out);
     return;
   }
   const float* x = in.rows == nullptr ? in.row(tile.entry) : reinterpret_cast<const float*>(work) + tile.entry * in.ld;
@@ -111,8 +113,9 @@ void ExpertLinear::run(CpuContext& context, const ExpertRows& in, std::byte* wor
   context.pool.parallel_for(static_cast<int>(items_.size()), [&](int i, int) {
     const Item& item = items_[static_cast<size_t>(i)];
     const auto expert = static_cast<size_t>(item.expert);
-    for (size_t t = first_tile_[expert]; t < first_tile_[expert + 1]; ++t) {
-      multiply(context, item, plan_tiles_[t], in, work, y);
+    const size_t end = first_tile_[expert + 1], most = quantized() ? kCallTilesI8 : 1;
+    for (size_t t = first_tile_[expert]; t < end; t += most) {
+      multiply(context, item, t, std::min(most, end - t), in, work, y);
     }
   });
 }

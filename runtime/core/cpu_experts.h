@@ -56,8 +56,9 @@ class ExpertLinear {
   int64_t most_tiles(int64_t entries) const;
   void plan(const int32_t* begin);
   void load_tiles(CpuContext& context, const ExpertRows& in, std::byte* work);
-  void multiply(const CpuContext& context, const Item& item, const Tile& tile, const ExpertRows& in, std::byte* work,
-                float* y) const;
+  // `count` tiles from number `first` on, all of the item's expert.
+  void multiply(const CpuContext& context, const Item& item, size_t first, size_t count, const ExpertRows& in,
+                std::byte* work, float* y) const;
 
   Shape shape_;
   WeightKind kind_;

@@ -8,14 +8,15 @@ namespace {
 
 // Weights of a block are read from memory once and then serve every row tile, so they have to stay in the L2 cache
 // beside a tile of activations (kernels.h). bf16 and f32 kernels pack the activations in each call and so want more
-// panels. The op's block_bytes, chosen by timing when the engine was built, replaces it.
+// panels. The op's block_bytes, chosen by timing when the engine was built, replaces it. (A single tile needs no
+// block.)
 constexpr int64_t kBlockBytes = 128 << 10;
 constexpr int64_t kMinFloatPanels = 8;
-// The int8 kernels take up to four panels at a time. Even, like every block: gate and up stay together.
+// Even, like every block: gate and up stay together.
 constexpr int64_t kMinPanels = 4;
 // Items per thread that are aimed at, so that the last one does not keep the others waiting for long.
 constexpr int64_t kItemsPerThread = 4;
-// The shortest piece of a single tile is then a 32nd of a thread's share.
+// The shortest piece of a single tile is then a 16th of a thread's share.
 constexpr int kMostHalvings = 4;
 
 class Linear final : public CpuOp {
@@ -91,10 +92,10 @@ class Linear final : public CpuOp {
   // A single tile reads the weights once, so that no cache has to hold them: each thread takes a long piece, and then
   // ever shorter ones, which leave none waiting for another.
   void run_single_tile(const CpuStep& step, int rows) const {
-    const int64_t panels = w_.n / kPanel, threads = context_.pool.num_threads();
-    const int64_t least = kind_ == WeightKind::i8 ? kMinPanels : kMinFloatPanels;
+    const int64_t panels = w_.n / kPanel, least = kind_ == WeightKind::i8 ? kMinPanels : kMinFloatPanels;
+    const int64_t threads = std::clamp<int64_t>(panels / least, 1, context_.pool.num_threads());
     int halvings = 0;
-    while (halvings < kMostHalvings && panels >> (halvings + 1) >= least * threads) ++halvings;
+    while (threads > 1 && halvings < kMostHalvings && panels >> (halvings + 1) >= least * threads) ++halvings;
     const int64_t units = threads << halvings;  // that a thread takes half of what is left of, level by level
     const auto at = [&](int64_t item) {
       const int64_t level = std::min<int64_t>(item / threads, halvings), left = units >> level;

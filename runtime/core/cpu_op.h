@@ -22,7 +22,7 @@ inline int64_t round_up(int64_t x, int64_t step) { return (x + step - 1) / step 
 inline int64_t divide_up(int64_t x, int64_t step) { return (x + step - 1) / step; }
 
 // Rows of a tile (the last may have fewer) when `rows` are spread evenly over as few tiles of at most `most` as hold
-// them: 16 rows of 12 are 8 + 8, since a tile of four costs nearly what one of eight does.
+// them: 14 rows of 6 are 5 + 5 + 4, since a tile of two costs nearly what one of four does.
 inline int64_t even_tile_rows(int64_t rows, int64_t most) {
   return rows == 0 ? most : divide_up(rows, divide_up(rows, most));
 }

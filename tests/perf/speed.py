@@ -89,6 +89,8 @@ class Run:
                 self.engines[name] = Ours(engine, given)
         ours = self.engines[OURS]
         self.cases = [case for case in CASES if ours.holds(case)]
+        if not self.cases:
+            sys.exit(f"{given.engine} holds none of the cases: build it with a longer --max-seq-len")
         self.contexts = sorted({c.context for c in self.cases if c.context > SHORT})
         self.longest = max([c.prompt for c in self.cases if c.prompt > PIECE] + self.contexts, default=0)
         kept = {n for n in (*self.contexts, self.longest) if 0 < n <= given.peer_prompts}
