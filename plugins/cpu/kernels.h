@@ -97,7 +97,9 @@ struct AttentionQuery {
   int32_t first_position;
   const void* const*
       pages;  // pages[j] holds positions 32j … 32j+31 of this layer and KV head; what no row sees goes unread
-  const float* slopes;  // [heads_per_kv] ALiBi: score += slope · (position of the key − p); null: not
+  const float* slopes;                 // [heads_per_kv] ALiBi: score += slope · (position of the key − p); null: not
+  const void* const* ahead = nullptr;  // pages that the caller attends to next, if it knows: to be fetched meanwhile
+  int32_t ahead_pages = 0;
 };
 
 // Running softmax state of one (row, head): m the maximum, l the sum of exp(s − m), o[head_size] = Σ exp(s − m)·v.

@@ -5,6 +5,8 @@ namespace precast {
 
 namespace {
 
+constexpr int kSplitPages = kContextSplit / kPageTokens;
+
 class PagedAttention final : public CpuOp {
  public:
   explicit PagedAttention(const CpuOpMaker& maker)
@@ -26,7 +28,7 @@ class PagedAttention final : public CpuOp {
     if (alibi) slopes_ = maker.vector(0, model.num_heads);
     stride_ = attention_partial_floats(model.head_size);
     const int64_t lines = int64_t{context_.attention.limits.tile_rows} * shape_.heads_per_kv;
-    pages_bytes_ = round_up(int64_t{8} * model.max_pages(), 64);
+    pages_bytes_ = round_up(int64_t{8} * (model.max_pages() + kSplitPages), 64);
     state_floats_ = round_up(lines * stride_, 16);
     kernel_floats_ = context_.kernels.attention_scratch_floats(shape_, context_.attention.limits.tile_rows);
   }
@@ -50,7 +52,7 @@ class PagedAttention final : public CpuOp {
 
  private:
   struct Scratch {
-    const void** pages;
+    const void **pages, **ahead;
     float *state, *partial, *kernel;
   };
 
@@ -59,7 +61,8 @@ class PagedAttention final : public CpuOp {
   Scratch scratch(int thread) const {
     std::byte* p = context_.scratch_of(thread);
     auto* state = reinterpret_cast<float*>(p + pages_bytes_);
-    return {reinterpret_cast<const void**>(p), state, state + state_floats_, state + 2 * state_floats_};
+    auto* pages = reinterpret_cast<const void**>(p);
+    return {pages, pages + context_.model.max_pages(), state, state + state_floats_, state + 2 * state_floats_};
   }
 
   int count(const AttentionTile& tile) const { return tile.rows * shape_.heads_per_kv; }
@@ -69,18 +72,38 @@ class PagedAttention final : public CpuOp {
     return shape_.window == 0 ? 0 : std::max(0, tile.first_position - shape_.window + 1);
   }
 
-  void partial(const CpuStep& step, const AttentionTile& tile, int head, int split, const Scratch& s, float* to) const {
-    constexpr int kSplitPages = kContextSplit / kPageTokens;
+  struct Pages {
+    int begin, end;
+  };
+  // Of a context split, those that a row of the tile sees.
+  Pages pages_of(const AttentionTile& tile, int split) const {
+    return {std::max(split * kSplitPages, first_seen(tile) / kPageTokens),
+            std::min((tile.first_position + tile.rows - 1) / kPageTokens + 1, (split + 1) * kSplitPages)};
+  }
+
+  // → to, one behind the other; returns how many.
+  int find(const CpuStep& step, const AttentionTile& tile, int head, Pages pages, const void** to) const {
     const PageId* table = step.batch.block_tables[layer_.group].data() + tile.block_table;
-    const int pages = (tile.first_position + tile.rows - 1) / kPageTokens + 1;
-    for (int j = std::max(split * kSplitPages, first_seen(tile) / kPageTokens);
-         j < std::min(pages, (split + 1) * kSplitPages); ++j) {
-      s.pages[j] = context_.pools[layer_.group].block(table[j], layer_.index, head);
+    for (int j = pages.begin; j < pages.end; ++j) {
+      to[j - pages.begin] = context_.pools[layer_.group].block(table[j], layer_.index, head);
+    }
+    return std::max(0, pages.end - pages.begin);
+  }
+
+  void partial(const CpuStep& step, const AttentionTile& tile, int head, int split, const Scratch& s, float* to) const {
+    const Pages pages = pages_of(tile, split);
+    find(step, tile, head, pages, s.pages + pages.begin);
+    // What probably comes next, for this thread or another: the next split, or the next head's first.
+    int ahead = 0;
+    if (split + 1 < tile.splits) {
+      ahead = find(step, tile, head, pages_of(tile, split + 1), s.ahead);
+    } else if (head + 1 < context_.model.num_kv_heads) {
+      ahead = find(step, tile, head + 1, pages_of(tile, first_seen(tile) / kContextSplit), s.ahead);
     }
     const float* q = q_.row(tile.first_row) + int64_t{head} * shape_.heads_per_kv * shape_.head_size;
     const float* slopes = slopes_ == nullptr ? nullptr : slopes_ + int64_t{head} * shape_.heads_per_kv;
-    context_.kernels.attention_partial(shape_, {q, q_.ld, tile.rows, tile.first_position, s.pages, slopes}, split, to,
-                                       s.kernel);
+    context_.kernels.attention_partial(
+        shape_, {q, q_.ld, tile.rows, tile.first_position, s.pages, slopes, s.ahead, ahead}, split, to, s.kernel);
   }
 
   void merge(const AttentionTile& tile, float* state, const float* partial) const {
@@ -101,8 +124,9 @@ class PagedAttention final : public CpuOp {
   }
 
   void run_tile(const CpuStep& step, const AttentionTile& tile, int head, const Scratch& s) const {
-    clear(tile, s.state);
-    for (int split = first_seen(tile) / kContextSplit; split < tile.splits; ++split) {
+    const int first = first_seen(tile) / kContextSplit;
+    partial(step, tile, head, first, s, s.state);  // what merging it into empty states gives
+    for (int split = first + 1; split < tile.splits; ++split) {
       partial(step, tile, head, split, s, s.partial);
       merge(tile, s.state, s.partial);
     }

@@ -19,9 +19,9 @@ namespace {
 constexpr int kMaxThreads = 1024;
 constexpr int64_t kMaxArenaBytes = int64_t{1} << 46;
 
-// Query rows × heads of an attention tile: enough to widen each bf16 page once for many rows, few enough that their
-// scores of a split (256 floats each) stay in the L2 cache.
-constexpr int kAttentionLines = 64;
+// Query rows × heads of an attention tile: enough to unpack each page once for many rows, few enough that their scores
+// of a split (256 floats each) stay in the L2 cache; and a whole number of the kernels' tiles.
+constexpr int kAttentionLines = 96;
 constexpr int64_t kPartialBytes = int64_t{16} << 20;  // for partial states of attention, at least
 constexpr int kItemsPerThread = 4;
 

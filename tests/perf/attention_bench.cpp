@@ -56,11 +56,11 @@ struct Bench {
       }
     }
     std::shuffle(pages.begin(), pages.end(), random);
-    q.resize(64 * static_cast<size_t>(shape.head_size) * 64);
+    q.resize(128 * static_cast<size_t>(shape.head_size) * 64);
     for (float& x : q) x = normal(random);
     state.resize(4096 * static_cast<size_t>(attention_partial_floats(shape.head_size)));
     partial = out = state;
-    scratch.resize(static_cast<size_t>(table.attention_scratch_floats(shape, 64)) + 16);
+    scratch.resize(static_cast<size_t>(table.attention_scratch_floats(shape, 96)) + 16);
   }
 
   float* aligned_scratch() {
@@ -73,9 +73,12 @@ struct Bench {
     const int64_t lines = int64_t{rows} * shape.heads_per_kv, stride = attention_partial_floats(shape.head_size);
     for (size_t j = 0; j < pages.size(); ++j) blocks[j] = pool.block(pages[j], layer, head);
     for (int64_t i = 0; i < lines; ++i) state[static_cast<size_t>(i * stride + 1)] = 0;
-    const AttentionQuery query{q.data(), int64_t{shape.heads_per_kv} * shape.head_size, rows, kContext - rows, blocks,
-                               nullptr};
-    for (int split = 0; split < kContext / kContextSplit; ++split) {
+    AttentionQuery query{q.data(), int64_t{shape.heads_per_kv} * shape.head_size, rows, kContext - rows, blocks,
+                         nullptr};
+    constexpr int kSplitPages = kContextSplit / kPageTokens, kSplits = kContext / kContextSplit;
+    for (int split = 0; split < kSplits; ++split) {
+      query.ahead = blocks + (split + 1) * kSplitPages;
+      query.ahead_pages = split + 1 < kSplits ? kSplitPages : 0;
       table.attention_partial(shape, query, split, partial.data(), aligned_scratch());
       table.attention_merge(shape.head_size, static_cast<int>(lines), state.data(), partial.data());
     }
@@ -109,7 +112,7 @@ void run(int argc, char** argv) {
       }
     });
     const double hot = median_ms(100, [&] { bench.attend(0, 0, 1); }) * layers * kv_heads;
-    const int rows = std::max(1, 64 / heads_per_kv);
+    const int rows = std::max(1, 96 / heads_per_kv);
     const double ops = 4.0 * rows * heads_per_kv * head_size * kContext;
     const double prefill = median_ms(30, [&] { bench.attend(0, 0, rows); });
     std::printf(

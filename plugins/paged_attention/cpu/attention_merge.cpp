@@ -6,17 +6,10 @@ namespace precast::PRECAST_LEVEL {
 namespace {
 
 // x · a + y · b over n floats, into x.
-inline void blend(float* x, float a, const float* y, float b, int n) {
-  const F32 va = set1(a), vb = set1(b);
+inline void blend(float* x, F32 a, const float* y, F32 b, int n) {
   int i = 0;
-  for (; i + kLanes <= n; i += kLanes) store(x + i, fma(load(y + i), vb, mul(load(x + i), va)));
-  if (i < n) store_first(x + i, n - i, fma(load_first(y + i, n - i), vb, mul(load_first(x + i, n - i), va)));
-}
-
-inline float exp1(float x) {
-  float lanes[kLanes];
-  store(lanes, exp(set1(x)));
-  return lanes[0];
+  for (; i + kLanes <= n; i += kLanes) store(x + i, fma(load(y + i), b, mul(load(x + i), a)));
+  if (i < n) store_first(x + i, n - i, fma(load_first(y + i, n - i), b, mul(load_first(x + i, n - i), a)));
 }
 
 }  // namespace
@@ -30,10 +23,14 @@ void attention_merge(int head_size, int count, float* state, const float* partia
       for (int64_t j = 0; j < stride; ++j) state[j] = partial[j];
       continue;
     }
-    const float m = partial[0] > state[0] ? partial[0] : state[0];
-    const float a = exp1(state[0] - m), b = exp1(partial[0] - m);
-    state[0] = m;
-    blend(state + 1, a, partial + 1, b, head_size + 1);
+    const float difference = partial[0] - state[0];  // the larger one's factor is exp(0) = 1
+    const F32 one = set1(1.0f), factor = exp(set1(difference > 0 ? -difference : difference));
+    if (difference > 0) {
+      state[0] = partial[0];
+      blend(state + 1, factor, partial + 1, one, head_size + 1);
+    } else {
+      blend(state + 1, one, partial + 1, factor, head_size + 1);
+    }
   }
 }
 

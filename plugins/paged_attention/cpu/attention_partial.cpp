@@ -115,7 +115,7 @@ template <typename T>
 void partial_of(const Lines& lines, int split, float* partial, float* scratch) {
   const int head_size = lines.shape.head_size;
   const int64_t stride = attention_partial_floats(head_size), half = int64_t{kPageTokens} * head_size;
-  clear_states(lines, partial);
+  for (int i = 0; i < lines.count; ++i) clear_state(head_size, partial + i * stride);
   const int columns = lines.seen(lines.count - 1), begin = lines.from(0) / kPageTokens * kPageTokens;
   const T* const* pages = reinterpret_cast<const T* const*>(lines.query.pages) + split * (kContextSplit / kPageTokens);
   const auto scales = [half](const T* block, int of_values) {
@@ -133,7 +133,7 @@ void partial_of(const Lines& lines, int split, float* partial, float* scratch) {
     }
   }
   for (int i = 0; i < lines.count; ++i) {
-    if (lines.from(i) >= lines.seen(i)) continue;
+    if (lines.sees_nothing(i)) continue;
     softmax(lines, i, scores + int64_t{i} * kContextSplit, partial + i * stride);
   }
   for (int c = begin, j = c / kPageTokens; c < columns; c += kPageTokens, ++j) {

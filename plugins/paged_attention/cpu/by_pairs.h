@@ -117,7 +117,9 @@ class ByPairs {
         from_pages_(lines.count <= kPageLines<T> && head_size_ % kTileColumns == 0) {}
 
   void run() {
-    clear_states(lines_, partial_);
+    for (int i = 0; i < lines_.count; ++i) {
+      if (lines_.sees_nothing(i)) clear_state(head_size_, state_of(i));
+    }
     if (!from_pages_) {
       for (int j = page_begin_; j < page_end_; ++j) interleave(j);
     }
@@ -134,15 +136,19 @@ class ByPairs {
 
   int64_t half() const { return int64_t{kPageTokens} * head_size_; }
   int key_pairs() const { return (head_size_ + 1) / 2; }
+  float* state_of(int line) const { return partial_ + line * attention_partial_floats(head_size_); }
   const T* values_of(int j) const { return pages_[j] + half(); }
   const float* scales_of(int j) const { return reinterpret_cast<const float*>(pages_[j] + 2 * half()); }
 
+  // What is fetched while the keys (half 0) or values (1) of page j are multiplied: in the order of use, what comes
+  // kAhead pages behind them. Into the L2 cache, which has more room for requests than L1 has.
   static constexpr int kAhead = 4;
-  const T* half_ahead(int i) const {
-    const int n = page_end_ - page_begin_;
+  const T* ahead_of(int half_index, int j) const {
+    const int n = page_end_ - page_begin_, i = half_index * n + j - page_begin_ + kAhead;
     if (i < n) return pages_[page_begin_ + i];
-    i = i - n < n ? i - n : n - 1;
-    return values_of(page_begin_ + i);
+    if (i < 2 * n) return values_of(page_begin_ + i - n);
+    const AttentionQuery& query = lines_.query;
+    return i - 2 * n < query.ahead_pages ? static_cast<const T*>(query.ahead[i - 2 * n]) : values_of(j);
   }
 
   void interleave(int j) {
@@ -153,20 +159,27 @@ class ByPairs {
       store(reinterpret_cast<float*>(to), first);
       store(reinterpret_cast<float*>(to + kLanes), second);
     };
+    const T* page = pages_[j];
+    const T* ahead = pages_[j + 1 < page_end_ ? j + 1 : j];
     Pair* to = memory_.keys + int64_t{j} * key_pairs() * kPageTokens;
-    const T* row = pages_[j];
-    for (int d = 0; d < head_size_; d += 2, row += 2 * kPageTokens, to += kPageTokens) {
-      put(load_words(row), d + 1 < head_size_ ? load_words(row + kPageTokens) : _mm512_setzero_si512(), to);
+    for (int64_t d = 0, at = 0; d < head_size_; d += 2, at += 2 * kPageTokens, to += kPageTokens) {
+      const bool odd = d + 1 < head_size_;
+      put(load_words(page + at), odd ? load_words(page + at + kPageTokens) : _mm512_setzero_si512(), to);
+      prefetch(ahead + at);
+      prefetch(ahead + at + kPageTokens);
     }
     to = memory_.values + int64_t{j} * kPagePairs * memory_.value_columns;
-    row = values_of(j);
-    for (int t = 0; t < kPageTokens; t += 2, row += 2 * head_size_, to += memory_.value_columns) {
-      int c = 0;
-      for (; c + kTileColumns <= head_size_; c += kTileColumns) {
-        put(load_words(row + c), load_words(row + head_size_ + c), to + c);
+    for (int64_t t = 0, at = half(); t < kPageTokens; t += 2, at += 2 * head_size_, to += memory_.value_columns) {
+      for (int c = 0; c < head_size_; c += kTileColumns) {
+        const T* row = page + at + c;
+        if (c + kTileColumns <= head_size_) {
+          put(load_words(row), load_words(row + head_size_), to + c);
+        } else {
+          put(load_some(row, head_size_ - c), load_some(row + head_size_, head_size_ - c), to + c);
+        }
+        prefetch(ahead + at + c);
+        prefetch(ahead + at + head_size_ + c);
       }
-      if (c < head_size_)
-        put(load_some(row + c, head_size_ - c), load_some(row + head_size_ + c, head_size_ - c), to + c);
     }
   }
 
@@ -185,11 +198,11 @@ class ByPairs {
     for (int r = 0; r < count; ++r) q_scale[r] = pack_q(first + r, r);
     for (int j = begin; j < end; ++j) score_page(j, count);
     for (int r = 0; r < count; ++r) {
-      if (lines_.from(first + r) < lines_.seen(first + r)) o_scale[r] = softmax(first + r, r, q_scale[r]);
+      if (!lines_.sees_nothing(first + r)) o_scale[r] = softmax(first + r, r, q_scale[r]);
     }
     add_values(first, count);
     for (int r = 0; r < count; ++r) {
-      if (lines_.from(first + r) < lines_.seen(first + r)) finish(first + r, r, o_scale[r]);
+      if (!lines_.sees_nothing(first + r)) finish(first + r, r, o_scale[r]);
     }
   }
 
@@ -222,7 +235,7 @@ class ByPairs {
       const Pair* q = memory_.q + chunk * kTileLines * kLinePairs;
       if (from_pages_) {
         const T* keys = pages_[j];
-        const T* ahead = half_ahead(j - page_begin_ + kAhead);
+        const T* ahead = ahead_of(0, j);
         const int64_t offset = int64_t{2} * at * kPageTokens;
         accumulate_pairs(PageRows<T>{keys + offset, kPageTokens, ahead + offset}, q, count, pairs, out, kContextSplit,
                          chunk == 0);
@@ -242,15 +255,21 @@ class ByPairs {
     const F32 nothing = set1(-__builtin_inff());
     const F32 factor = set1(lines_.shape.scale * q_scale * (plain ? kLog2E : 1.0f));
     F32 largest = nothing;
-    for (int c = first; c < seen; c += kLanes) {
-      F32 s = load(scores + c);
-      if constexpr (kInteger) s = _mm512_cvtepi32_ps(_mm512_castps_si512(s));
-      if constexpr (kScaled<T>) s = mul(s, load(scales_of(c / kPageTokens) + c % kPageTokens));
-      s = mul(s, factor);
-      if (!plain) s = mul(logit(lines_, line, s, c), set1(kLog2E));
-      if (c < from || c + kLanes > seen) s = first_lanes(from - c, nothing, first_lanes(seen - c, s, nothing));
-      largest = max(largest, s);
-      store(scores + c, s);
+    const auto scale_scores = [&](const auto& finish_logit) __attribute__((always_inline)) {
+      for (int c = first; c < seen; c += kLanes) {
+        F32 s = load(scores + c);
+        if constexpr (kInteger) s = _mm512_cvtepi32_ps(_mm512_castps_si512(s));
+        if constexpr (kScaled<T>) s = mul(s, load(scales_of(c / kPageTokens) + c % kPageTokens));
+        s = finish_logit(mul(s, factor), c);
+        if (c < from || c + kLanes > seen) s = first_lanes(from - c, nothing, first_lanes(seen - c, s, nothing));
+        largest = max(largest, s);
+        store(scores + c, s);
+      }
+    };
+    if (plain) {
+      scale_scores([](F32 s, int) { return s; });
+    } else {
+      scale_scores([&](F32 s, int c) { return mul(logit(lines_, line, s, c), set1(kLog2E)); });
     }
     const float m = max_lanes(largest);
     F32 sum = zero();
@@ -269,7 +288,7 @@ class ByPairs {
         store_words<false>(p + c / 2, x);
       }
     }
-    float* state = partial_ + line * attention_partial_floats(head_size_);
+    float* state = state_of(line);
     state[0] = m * kLn2;
     state[1] = sum_lanes(sum);
     if constexpr (!kInteger) return 1.0f;
@@ -312,7 +331,7 @@ class ByPairs {
     for (int next; begin < end; begin = next) {
       const int j = begin / kPagePairs, page_end = (j + 1) * kPagePairs;
       next = page_end < end ? page_end : end;
-      const T* ahead = half_ahead(page_end_ - page_begin_ + j - page_begin_ + kAhead);
+      const T* ahead = ahead_of(1, j);
       for (int c = 0; c < head_size_; c += kTileColumns) {
         const int64_t offset = int64_t{2} * (begin % kPagePairs) * head_size_ + c;
         f(PageRows<T>{values_of(j) + offset, head_size_, ahead + offset}, begin, next - begin, c);
@@ -351,7 +370,7 @@ class ByPairs {
   }
 
   void finish(int line, int r, float scale) {
-    float* out = partial_ + line * attention_partial_floats(head_size_) + 2;
+    float* out = state_of(line) + 2;
     const float* o = memory_.o + r * memory_.value_columns;
     for (int c = 0; c < head_size_; c += kLanes) {
       F32 x = load(o + c);

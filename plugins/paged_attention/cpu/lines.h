@@ -22,6 +22,8 @@ struct Lines {
   int seen(int line) const { return in_split(position(line) + 1 - begin); }
   float slope(int line) const { return query.slopes[line % shape.heads_per_kv]; }
 
+  bool sees_nothing(int line) const { return from(line) >= seen(line); }
+
   static int in_split(int n) { return n < 0 ? 0 : n < kContextSplit ? n : kContextSplit; }
 };
 
@@ -38,14 +40,10 @@ inline F32 logit(const Lines& lines, int line, F32 score, int column) {
   return score;
 }
 
-// Partial states of lines that see nothing.
-inline void clear_states(const Lines& lines, float* partial) {
-  const int64_t stride = attention_partial_floats(lines.shape.head_size);
-  for (int i = 0; i < lines.count; ++i) {
-    float* state = partial + i * stride;
-    state[0] = -__builtin_inff();
-    for (int64_t j = 1; j < stride; ++j) state[j] = 0.0f;
-  }
+// The state of a line that sees nothing.
+inline void clear_state(int head_size, float* state) {
+  state[0] = -__builtin_inff();
+  for (int64_t j = 1; j < attention_partial_floats(head_size); ++j) state[j] = 0.0f;
 }
 
 }  // namespace precast::PRECAST_LEVEL

@@ -94,6 +94,13 @@ struct Interleave {
   }
 };
 
+// Into the L2 cache, which has more room for requests than L1 has: measured on Zen 4, 20 GB/s instead of 13 from pages
+// in memory.
+template <typename T>
+__attribute__((always_inline)) inline void prefetch(const T* p) {
+  _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1);
+}
+
 // Where a tile's b comes from: rows of a page, interleaved on the way, …
 template <typename T>
 struct PageRows {
@@ -108,8 +115,8 @@ struct PageRows {
   __attribute__((always_inline)) void load(int64_t k, F32& first, F32& second) const {
     const T* p = rows + 2 * k * ld;
     interleave(load_words(p), load_words(p + ld), first, second);
-    _mm_prefetch(reinterpret_cast<const char*>(ahead + 2 * k * ld), _MM_HINT_T1);
-    _mm_prefetch(reinterpret_cast<const char*>(ahead + 2 * k * ld + ld), _MM_HINT_T1);
+    prefetch(ahead + 2 * k * ld);
+    prefetch(ahead + 2 * k * ld + ld);
   }
 };
 
