@@ -58,8 +58,8 @@ def q_as_multiplied(q: Array, kv_cache_dtype: str, level: str) -> npt.NDArray[np
     if level != "avx512" or kv_cache_dtype == "float32":
         return q
     if kv_cache_dtype != "int8":
-        rounded: npt.NDArray[np.float32] = q.astype(ml_dtypes.bfloat16).astype(np.float32)
-        return rounded
+        return q.astype(ml_dtypes.bfloat16).astype(np.float32)
     limit = np.float32(min(32767, 0x7FFFFFFF // (127 * q.shape[-1])))
     largest = np.abs(q).max(axis=-1, keepdims=True)
-    return (np.rint(q * (limit / largest)) * (largest / limit)).astype(np.float32)
+    multiples: npt.NDArray[np.float32] = (np.rint(q * (limit / largest)) * (largest / limit)).astype(np.float32)
+    return multiples
