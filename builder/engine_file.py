@@ -117,23 +117,31 @@ class EngineWriter:
         if section.name != name:
             raise ValueError(f"section {name} is not the announced {section}")
         self._file.seek(section.offset)
-        checksums, checksum, written = [], 0, 0
+        checksums: list[int] = []
+        written, pending = 0, bytearray()
         for part in data if isinstance(data, Iterator) else [data]:
             view = memoryview(part if isinstance(part, bytes) else part.ravel().view("u1").data)
-            if written + len(view) > section.length:
+            written += len(view)
+            if written > section.length:
                 raise ValueError(f"section {name} is longer than the announced {section}")
             while len(view):
-                block = view[: CHECKSUM_BLOCK - written % CHECKSUM_BLOCK]
-                checksum = zlib.crc32(block, checksum)
-                files.write(self._file, block)
-                written += len(block)
-                if written % CHECKSUM_BLOCK == 0 or written == section.length:
-                    checksums.append(checksum)
-                    checksum = 0
-                view = view[len(block) :]
+                taken = view[: CHECKSUM_BLOCK - len(pending)]
+                pending += taken
+                view = view[len(taken) :]
+                if len(pending) == CHECKSUM_BLOCK:
+                    checksums.append(self._write_block(pending))
+                    pending = bytearray()
         if written != section.length:
             raise ValueError(f"section {name} ({written} bytes) is not the announced {section}")
+        if pending:
+            checksums.append(self._write_block(pending))
         self._written.append(Section(name, section.tag, section.offset, section.length, tuple(checksums)))
+
+    def _write_block(self, block: bytearray) -> int:
+        """→ its checksum. A block is written by one call, in whatever parts it came: Linux keeps what is written in
+        whole huge pages as such, and then maps a fresh engine in huge pages too."""
+        files.write(self._file, memoryview(block))
+        return zlib.crc32(block)
 
     def close(self) -> None:
         """Writes table and header and flushes. Raises ValueError when announced sections are missing."""

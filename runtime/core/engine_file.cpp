@@ -156,6 +156,9 @@ EngineFile::EngineFile(const std::string& path, WeightsMemory how) : path_(path)
   }
   void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd_, 0);
   if (data == MAP_FAILED) fail("cannot be mapped", errno);
+  // Linux then reads a file that is not in its cache in huge pages, where the file system has them, and maps these
+  // whole: far fewer page faults, and fewer page walks in every step. What is in the cache already stays as it is.
+  ::madvise(data, size, MADV_HUGEPAGE);
   file_ = {static_cast<const uint8_t*>(data), size};
 }
 

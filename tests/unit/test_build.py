@@ -11,9 +11,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from precast import files
 from precast._native import kernels
 from precast.builder import BuildOptions, build
-from precast.builder.engine_file import HUGE_PAGE, EngineFile
+from precast.builder.engine_file import CHECKSUM_BLOCK, HUGE_PAGE, EngineFile, EngineWriter
 from precast.builder.interpreter import Interpreter
 from precast.builder.models.decoder import decoder
 from precast.builder.plan import Plan
@@ -276,3 +277,17 @@ def test_progress_counts_to_the_end(tied: Path, tmp_path: Path) -> None:
     build(tied, tmp_path / "engine", progress=lambda *what: seen.append(what))
     packing = [(done, total) for stage, done, total in seen if stage == "pack"]
     assert packing == [(i, packing[0][1]) for i in range(packing[0][1] + 1)]
+
+
+def test_a_section_is_written_in_whole_blocks_in_whatever_parts_it_comes(tmp_path: Path, monkeypatch: Any) -> None:
+    calls: list[int] = []
+    write = files.write
+    monkeypatch.setattr(files, "write", lambda file, data: (calls.append(len(data)), write(file, data)))
+    whole = np.arange(2 * CHECKSUM_BLOCK + 5000, dtype="u1")
+    writer = EngineWriter(tmp_path / "rank0.engine", [("w", "vector.f32", len(whole))])
+    writer.add("w", iter(np.array_split(whole, 37)))
+    assert calls == [CHECKSUM_BLOCK, CHECKSUM_BLOCK, 5000]
+    writer.close()
+    engine = EngineFile.open(tmp_path / "rank0.engine")
+    assert bytes(engine.bytes("w")) == whole.tobytes()
+    assert not list(engine.damage())
