@@ -35,7 +35,7 @@ __attribute__((always_inline)) inline void fma_into(F32& sum, F32 w, F32 x) {
 __attribute__((always_inline)) inline void fma_into_pair(F32& sum, F32& sum2, F32 w, F32 w2, const float* x) {
   F32 a;
   asm("vbroadcastss %[x], %[a]\n\tvfmadd231ps %[a], %[w], %[sum]\n\tvfmadd231ps %[a], %[w2], %[sum2]"
-      : [sum] "+v"(sum), [sum2] "+v"(sum2), [a] "=&v"(a)
+      : [sum] "+&v"(sum), [sum2] "+v"(sum2), [a] "=&v"(a)
       : [w] "v"(w), [w2] "v"(w2), [x] "m"(*x));
 }
 #if defined(PRECAST_ISA_AVX512)

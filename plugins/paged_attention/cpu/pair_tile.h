@@ -52,11 +52,11 @@ __attribute__((always_inline)) inline void dot_pairs(F32& sum, F32& sum2, F32 w,
   F32 a;
   if constexpr (Integer) {
     asm("vpbroadcastd %[x], %[a]\n\tvpdpwssd %[a], %[w], %[sum]\n\tvpdpwssd %[a], %[w2], %[sum2]"
-        : [sum] "+v"(sum), [sum2] "+v"(sum2), [a] "=&v"(a)
+        : [sum] "+&v"(sum), [sum2] "+v"(sum2), [a] "=&v"(a)
         : [w] "v"(w), [w2] "v"(w2), [x] "m"(*x));
   } else {
     asm("vpbroadcastd %[x], %[a]\n\tvdpbf16ps %[a], %[w], %[sum]\n\tvdpbf16ps %[a], %[w2], %[sum2]"
-        : [sum] "+v"(sum), [sum2] "+v"(sum2), [a] "=&v"(a)
+        : [sum] "+&v"(sum), [sum2] "+v"(sum2), [a] "=&v"(a)
         : [w] "v"(w), [w2] "v"(w2), [x] "m"(*x));
   }
 #endif
